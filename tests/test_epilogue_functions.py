@@ -671,9 +671,63 @@ def asserting(value, row, col):
     return value
 
 
+def with_a_nested_one_that_raises(value, row, col):
+    def checked(x):
+        if x > 0.0:
+            return x
+        raise ValueError
+
+    return checked(value)
+
+
+def with_a_nested_one_that_imports(value, row, col):
+    def scaled(x):
+        from math import pi
+
+        return x * pi
+
+    return scaled(value)
+
+
+def with_a_nested_one_that_assigns_to_a_global(value, row, col):
+    def counted(x):
+        global CHANGING
+        CHANGING = x
+        return x
+
+    return counted(value)
+
+
+def with_a_nested_one_that_assigns_to_a_variable(value, row, col):
+    def counted(x):
+        nonlocal row
+        row = x
+        return x
+
+    return counted(value) + row
+
+
+def with_a_nested_one_in_a_nested_one(value, row, col):
+    return (lambda x: with_a_nested_one_that_raises(x, row, col))(value)
+
+
+def with_a_nested_one_that_may_return_none(value, row, col):
+    def positive(x):
+        if x > 0.0:
+            return x
+
+    return positive(value)
+
+
 @pytest.mark.parametrize(
     "function, match",
     [
+        (with_a_nested_one_that_raises, r"raises.<locals>.checked raises an exception"),
+        (with_a_nested_one_that_imports, "scaled imports a module"),
+        (with_a_nested_one_that_assigns_to_a_global, "counted assigns to a global"),
+        (with_a_nested_one_that_assigns_to_a_variable, "assigns to the closure variable row"),
+        (with_a_nested_one_in_a_nested_one, "checked raises an exception"),
+        (with_a_nested_one_that_may_return_none, "positive can end without returning"),
         *(
             (function, "can end without returning a value.*on every path")
             for function in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property, update_wrapper
+from pickle import PicklingError
 from types import FunctionType
 from typing import Any, overload
 from weakref import WeakValueDictionary
@@ -14,14 +15,8 @@ import numpy as np
 from dxgemm.epilogues.chain import BoundEpilogue, shape_of
 from dxgemm.epilogues.host import check_returned
 from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
-from dxgemm.epilogues.literals import compiled_function, record
-from dxgemm.epilogues.reads import (
-    FunctionHolder,
-    are_outdated,
-    check_unchanged,
-    digest_of,
-    names_parameter,
-)
+from dxgemm.epilogues.literals import check_unchanged, compiled_function, record
+from dxgemm.epilogues.reads import FunctionHolder, are_outdated, digest_of, names_parameter
 from dxgemm.epilogues.signature import LEADING, PAIR_LEADING, outputs_of, parameters_of
 from dxgemm.errors import DxgemmError, EpilogueError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
@@ -96,7 +91,10 @@ class Epilogue(FunctionHolder):
         from numba.cloudpickle import dumps, loads
 
         parts = self.recorded, self.parameters, self.outputs, self.takes_pairs, self.returns_real
-        return _restored, (loads, dumps(parts))
+        try:
+            return _restored, (loads, dumps(parts))
+        except PicklingError as error:
+            raise epilogue_error(self.name, f"{error}; decorate the function again.") from None
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.

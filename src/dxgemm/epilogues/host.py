@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -196,21 +195,11 @@ def _host_function(function: FunctionType) -> FunctionType:
 
 
 def _host_value(value: Any) -> Any:
-    if value is math:
-        return _gpu_math()
     if isinstance(value, BuiltinFunctionType) and value.__module__ == "math":
-        return getattr(_gpu_math(), value.__name__)
+        return _gpu_function(value.__name__, value)
     if name := elementary_name(value):
         return _gpu_function(name, value)
     return value
-
-
-@cache
-def _gpu_math() -> ModuleType:
-    module = ModuleType("math")
-    for name, value in vars(math).items():
-        setattr(module, name, _gpu_function(name, value) if callable(value) else value)
-    return module
 
 
 def _gpu_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,20 +12,26 @@ the place of `max` and `min`, because the GPU's instructions for these drop NaN.
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Mapping
-from types import CellType, CodeType, FunctionType
+from functools import cache, partial
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
+from dxgemm.epilogues.bytecode import ATTRIBUTES, GLOBALS, names_read
 from dxgemm.epilogues.kinds import epilogue_error
 from dxgemm.epilogues.reads import (
     ABSENT,
+    Description,
+    FrozenModule,
     FunctionHolder,
     Read,
     Source,
+    cell_value,
     elementary_name,
-    global_names,
+    is_named,
     python_function,
     refused_option,
     source_of,
@@ -44,10 +50,9 @@ def compiled_function(
 
     Args:
         function: a Python function.
-        literal: applied to every Python float among constants, defaults, globals and closure
-            variables, also in tuples of floats alone; `numpy.float32`, for example. Complex numbers
-            get parts of that type. Integers, NumPy's numbers, and values read through modules
-            (`math.pi`) stay as they are.
+        literal: applied to every Python float among constants, defaults, variables and attributes
+            of modules, also in tuples of floats alone; `numpy.float32`, for example. Complex
+            numbers get parts of that type. Integers and NumPy's numbers stay as they are.
         device: applied to the copy of every plain function or epilogue that is called.
         elementary: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
 
@@ -55,7 +60,16 @@ def compiled_function(
         EpilogueError: functions call each other in a circle.
     """
 
+    @cache
+    def extreme(value: Any) -> Any:
+        chosen: Any = _maximum if value is max else _minimum
+        return device(chosen)
+
     def constant(value: Any) -> Any:
+        if value is max or value is min:
+            return extreme(value)
+        if isinstance(value, FrozenModule):
+            return _known_module(value)
         if name := elementary_name(value):
             return elementary.get(name, value)
         if type(value) is float:
@@ -66,7 +80,14 @@ def compiled_function(
             return tuple(constant(entry) for entry in value)
         return value
 
-    return _Copies(constant, device, {"max": _maximum, "min": _minimum}).copy(function)
+    return _Copies(constant, device).copy(function)
+
+
+def _known_module(copy: FrozenModule) -> ModuleType:
+    """`numba.cuda` itself for an equal copy: numba knows its functions by their module."""
+    module = sys.modules.get(copy.__name__, copy)
+    is_equal = all(vars(module).get(name) is vars(copy).get(name) for name in copy.__all__)
+    return module if copy.__name__ == "numba.cuda" and is_equal else copy
 
 
 def _maximum(first: Any, *others: Any) -> Any:
@@ -98,7 +119,7 @@ def copied_function(
     Raises:
         EpilogueError: functions call each other in a circle.
     """
-    return _Copies(constant, lambda copy: copy, {}).copy(function)
+    return _Copies(constant, lambda copy: copy).copy(function)
 
 
 def record(
@@ -122,20 +143,49 @@ def record(
     return copy, tuple(copies.reads), tuple(copies.sources)
 
 
+def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
+    """Compare the variables that a function reads with their recorded values.
+
+    Raises:
+        EpilogueError: a variable has another value now.
+    """
+    for read in reads:
+        current = read.current()
+        if current is not read.value and not _are_alike(current, read.value):
+            raise epilogue_error(
+                epilogue,
+                f"{read.name} was {read.value!r} when @dxgemm.epilogue read it and is {current!r} "
+                "now; kernels are compiled for the value it had: decorate the function again, or "
+                "pass it as an operand.",
+            )
+
+
+def _are_alike(*values: Any) -> bool:
+    """True if two values mean the same to a kernel."""
+    try:
+        first, second = (Description("").value("", _Recording("").value(one)) for one in values)
+    except (ValueError, RecursionError):
+        return False
+    return first == second
+
+
 class _Copies:
-    """One walk through a function and all it calls."""
+    """One walk through a function and all it calls.
+
+    Attributes:
+        reads: the variables that were copied.
+        sources: the functions that were copied.
+    """
 
     def __init__(
-        self,
-        constant: Callable[[Any], Any],
-        device: Callable[[FunctionType], Any],
-        for_builtins: Mapping[str, Callable[..., Any]],
+        self, constant: Callable[[Any], Any], device: Callable[[FunctionType], Any]
     ) -> None:
         self._constant = constant
         self._device = device
-        self._for_builtins = for_builtins
         self._called: dict[FunctionType, Any] = {}
         self._active: list[FunctionType] = []
+        self.reads: list[Read] = []
+        self.sources: list[Source] = []
 
     def copy(self, function: FunctionType) -> FunctionType:
         if function in self._active:
@@ -146,50 +196,44 @@ class _Copies:
             )
         self._active.append(function)
         source = source_of(function)
-        self.note_source(source)
+        self.sources.append(source)
         scope: dict[str, Any] = {
             "__name__": function.__globals__.get("__name__"),
             "__builtins__": builtins,
         }
-        for name in sorted(global_names(source.code)):
+        for name in sorted(names_read(source.code, GLOBALS)):
             value = self._global(name, function)
             if value is not ABSENT:
-                scope[name] = self._value(value)
+                scope[name] = self.value(value)
         copy = FunctionType(
             self._code(source.code),
             scope,
             function.__name__,
-            source.defaults and tuple(map(self._value, source.defaults)),
+            source.defaults and tuple(map(self.value, source.defaults)),
             tuple(map(self._cell, source.code.co_freevars, function.__closure__ or ())) or None,
         )
         if defaults := source.keyword_defaults:
             copy.__kwdefaults__ = {
-                name: self._value(self.noted(Read(name, defaults))) for name in list(defaults)
+                name: self.value(self._read(f"default {name}", partial(defaults.get, name, ABSENT)))
+                for name in list(defaults)
             }
         copy.__qualname__ = function.__qualname__
         self._active.pop()
         return copy
 
-    def note_source(self, source: Source) -> None:
-        """Take note of a function that is copied."""
-
-    def noted(self, read: Read) -> Any:
+    def _read(self, name: str, current: Callable[[], Any]) -> Any:
         """Value of a variable, of which note is taken."""
-        return read.value
+        self.reads.append(Read(name, current))
+        return self.reads[-1].value
 
     def _global(self, name: str, function: FunctionType) -> Any:
-        """Value of a global; `ABSENT` if it has none, or is a builtin of Python's own."""
-        scope = function.__globals__
+        """Value of a global or a builtin; `ABSENT` if it has none."""
         inherited: dict[str, Any] = getattr(function, "__builtins__")  # noqa: B009  # for mypy
-        value = self.noted(Read(name, scope))
-        if value is not ABSENT:
-            return value
-        if name in self._for_builtins:
-            return self._for_builtins[name]
-        read = Read(name, inherited)
-        if read.value is getattr(builtins, name, ABSENT) and _is_builtin(read.value):
-            return ABSENT
-        return self.noted(read)
+        value = ABSENT
+        for scope in (function.__globals__, inherited):
+            if value is ABSENT:
+                value = self._read(f"global {name}", partial(scope.get, name, ABSENT))
+        return value
 
     def _code(self, code: CodeType) -> CodeType:
         constants = (
@@ -198,9 +242,12 @@ class _Copies:
         )
         return code.replace(co_consts=tuple(constants))
 
-    def _value(self, value: Any) -> Any:
+    def value(self, value: Any) -> Any:
         if type(value) is tuple and not _has_only_floats(value):
-            return tuple(map(self._value, value))
+            return tuple(map(self.value, value))
+        # Modules that are compared are no function's.
+        if isinstance(value, ModuleType) and is_named(value.__name__) and self._active:
+            return self._module(value, names_read(self._active[-1].__code__, ATTRIBUTES))
         function = self.function_of(value)
         if function is None:
             return self._constant(value)
@@ -208,30 +255,33 @@ class _Copies:
             self._called[function] = self._device(self.copy(function))
         return self._called[function]
 
+    def _module(self, module: ModuleType, names: frozenset[str]) -> ModuleType:
+        """Copy the attributes of a module that have these names."""
+        copied: dict[str, Any] = {"__name__": module.__name__, "__all__": tuple(sorted(names))}
+        for name in copied["__all__"]:
+            current = partial(vars(module).get, name, ABSENT)
+            value = self._read(f"{module.__name__}.{name}", current)
+            if isinstance(value, ModuleType):
+                copied[name] = self._module(value, names - {name})
+            elif value is not ABSENT:
+                copied[name] = self.value(value)
+        return self._constant(FrozenModule(copied))
+
     def function_of(self, value: Any) -> FunctionType | None:
         """The function to copy for a value; None for a constant."""
         return python_function(value)
 
     def _cell(self, name: str, cell: CellType) -> CellType:
-        value = self.noted(Read(name, cell))
-        return CellType() if value is ABSENT else CellType(self._value(value))
+        value = self._read(f"closure variable {name}", partial(cell_value, cell))
+        return CellType() if value is ABSENT else CellType(self.value(value))
 
 
 class _Recording(_Copies):
-    """Copies that are exact, and take note of what they were made from."""
+    """Copies that are exact."""
 
     def __init__(self, epilogue: str) -> None:
-        super().__init__(lambda value: value, lambda copy: copy, {})
+        super().__init__(lambda value: value, lambda copy: copy)
         self._epilogue = epilogue
-        self.reads: list[Read] = []
-        self.sources: list[Source] = []
-
-    def note_source(self, source: Source) -> None:
-        self.sources.append(source)
-
-    def noted(self, read: Read) -> Any:
-        self.reads.append(read)
-        return read.value
 
     def function_of(self, value: Any) -> FunctionType | None:
         if isinstance(value, FunctionHolder):
@@ -250,11 +300,6 @@ class _Recording(_Copies):
                 "leave out; make it a plain function, or one of cuda.jit(device=True).",
             )
         return function
-
-
-def _is_builtin(value: Any) -> bool:
-    """True for a function or class of Python's own."""
-    return callable(value) and getattr(value, "__module__", None) == builtins.__name__
 
 
 def _has_only_floats(values: tuple[Any, ...]) -> bool:

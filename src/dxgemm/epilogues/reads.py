@@ -7,12 +7,9 @@ in place, and its value is part of the kernel's identity. The digest is that of 
 
 from __future__ import annotations
 
-import builtins
 import dis
-import math
 import sys
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Callable
 from hashlib import sha256
 from importlib.util import MAGIC_NUMBER
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
@@ -22,28 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.epilogues import elementary
+from dxgemm.epilogues.bytecode import GLOBALS, ends_of, names_read, nested
 from dxgemm.epilogues.kinds import epilogue_error
 
 # Packages whose contents are known by their names: Python's own arithmetic, and the compiler's.
 NAMED_PACKAGES = frozenset(
-    {"builtins", "cmath", "math", "numba", "numba_cuda", "numpy", "operator"}
+    {"_operator", "builtins", "cmath", "math", "numba", "numba_cuda", "numpy", "operator"}
 )
 # So are the functions for which kernels have their own.
 NAMED_MODULE = elementary.__name__
 # Other flags say where a function was defined, not what it does.
 MEANINGFUL_FLAGS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 SIMPLE_TYPES = (type(None), bool, int, float, complex, str, bytes)
-# Numbers that math, cmath and NumPy have; another one there is the caller's, and could change.
-MODULE_CONSTANTS = {
-    name: repr(value) for name, value in vars(math).items() if type(value) is float
-} | {"euler_gamma": repr(np.euler_gamma), "infj": "infj", "nanj": "nanj", "newaxis": "None"}
-# Instructions that no kernel has, and what they do.
-_UNFIT = {
-    "RAISE_VARARGS": "raises an exception",
-    "IMPORT_NAME": "imports a module",
-    "STORE_GLOBAL": "assigns to a global",
-    "DELETE_GLOBAL": "deletes a global",
-}
 
 
 class _Absent:
@@ -73,19 +60,23 @@ class FunctionHolder:
 
 
 class Read:
-    """A global, closure variable or keyword default that is copied, with its value now."""
+    """A variable that is copied, with its value now."""
 
-    __slots__ = ("current", "name", "place", "value")
+    __slots__ = ("current", "name", "value")
 
-    def __init__(self, name: str, place: dict[str, Any] | CellType) -> None:
-        self.name, self.place = name, place
-        # Bound here, because calls of an epilogue ask for it.
-        self.current: Callable[[], Any] = (
-            partial(cell_value, place)
-            if isinstance(place, CellType)
-            else partial(place.get, name, ABSENT)
-        )
-        self.value = self.current()
+    def __init__(self, name: str, current: Callable[[], Any]) -> None:
+        self.name, self.current, self.value = name, current, current()
+
+
+class FrozenModule(ModuleType):
+    """Copy of a module: the attributes that a function may read, with their values as of then."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        super().__init__(attributes["__name__"])
+        vars(self).update(attributes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenModule, (vars(self),)
 
 
 class Source(NamedTuple):
@@ -128,36 +119,8 @@ def digest_of(function: FunctionType, epilogue: str) -> str:
         EpilogueError: a value could change while a compiled kernel stays the same, or is not
             defined yet; or the function can end without a value.
     """
-    described = MAGIC_NUMBER, _Description(epilogue).function(function, is_called=False)
+    described = MAGIC_NUMBER, Description(epilogue).function(function, is_called=False)
     return sha256(repr(described).encode()).hexdigest()
-
-
-def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
-    """Compare the variables that a function reads with their recorded values.
-
-    Raises:
-        EpilogueError: a global or closure variable has another value now.
-    """
-    for read in reads:
-        current = read.current()
-        if current is not read.value and not _alike(current, read.value):
-            raise epilogue_error(
-                epilogue,
-                f"{_place_name(read.place)} {read.name} was {read.value!r} when @dxgemm.epilogue "
-                f"read it and is {current!r} now; kernels are compiled for the value it had: "
-                "decorate the function again, or pass it as an operand.",
-            )
-
-
-@lru_cache(maxsize=1024)
-def global_names(code: CodeType) -> frozenset[str]:
-    """Names of all globals that a function's code reads, nested functions included."""
-    return frozenset(
-        instruction.argval
-        for part in _nested(code)
-        for instruction in dis.get_instructions(part)
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    )
 
 
 def names_parameter(function: FunctionType, place: int) -> bool:
@@ -210,7 +173,7 @@ def elementary_name(value: Any) -> str | None:
     return value.__name__ if is_one else None
 
 
-class _Description:
+class Description:
     """One walk through a copied function and all it calls."""
 
     def __init__(self, epilogue: str) -> None:
@@ -219,34 +182,38 @@ class _Description:
     def function(self, function: FunctionType, is_called: bool = True) -> object:
         """Describe what a function does, as nested tuples of text and numbers."""
         code, scope = function.__code__, function.__globals__
-        self._check_code(function.__qualname__, code, is_called)
-        attributes = _attribute_names(code)
+        self._check_code(code, is_called)
         keyword_defaults = sorted((function.__kwdefaults__ or {}).items())
         return (
             _describe_code(code),
             self.value(f"the defaults of {function.__qualname__}", function.__defaults__),
             tuple((name, self.value(f"the default {name}", v)) for name, v in keyword_defaults),
             tuple(
-                (name, self._global(name, scope, attributes)) for name in sorted(global_names(code))
+                (name, self.value(f"global {name}", scope.get(name, ABSENT)))
+                for name in sorted(names_read(code, GLOBALS))
             ),
             tuple(
-                self._variable(f"closure variable {name}", cell_value(cell), attributes)
+                self.value(f"closure variable {name}", cell_value(cell))
                 for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
             ),
         )
 
-    def value(self, name: str, value: Any, attributes: frozenset[str] = frozenset()) -> object:
+    def value(self, name: str, value: Any) -> object:
         """Describe a value, which must be of a type that does not change in place."""
+        if value is ABSENT:
+            raise epilogue_error(self.epilogue, f"{name} has no value yet; define it above.")
         if type(value) in SIMPLE_TYPES:
             return type(value).__name__, repr(value)
         if type(value) is tuple:
             return "tuple", tuple(self.value(f"{name}[{i}]", v) for i, v in enumerate(value))
-        if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
+        is_scalar = isinstance(value, np.generic) and not isinstance(value, np.void | np.object_)
+        if is_scalar and np.dtype(type(value)).type is type(value):  # no subclass
             return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return "dtype", repr(value)
-        if isinstance(value, ModuleType):
-            return self._module(name, value, attributes)
+        if isinstance(value, FrozenModule):
+            named = ((a, f"{value.__name__}.{a}", v) for a, v in sorted(vars(value).items()))
+            return "module", tuple((a, self.value(path, v)) for a, path, v in named)
         if qualified_name := _qualified_name(value):
             return "named", qualified_name
         function = python_function(value)
@@ -254,100 +221,30 @@ class _Description:
             return "function", self.function(function)
         if _is_of_numba(value) and ".types" in type(value).__module__:
             return "numba type", repr(value)
+        what, way_out = f"{value!r} ({type(value).__name__})", "pass it as an operand instead"
+        if isinstance(value, ModuleType):
+            what = f"the module {value.__name__}"
+            way_out = f"import the names you use: from {value.__name__} import ..."
         raise epilogue_error(
             self.epilogue,
-            f"{name} is {value!r} ({type(value).__name__}), which could change under a compiled "
-            "kernel; pass it as an operand instead.",
+            f"{name} is {what}, which could change under a compiled kernel; {way_out}.",
         )
 
-    def _module(self, name: str, module: ModuleType, attributes: frozenset[str]) -> object:
-        """Describe a module by its name, once what may be read of it is known to be its own."""
-        if module.__name__.partition(".")[0] not in NAMED_PACKAGES:
-            raise epilogue_error(
-                self.epilogue,
-                f"{name} is the module {module.__name__}, whose contents could change under a "
-                "compiled kernel; import the names you use: from "
-                f"{module.__name__} import ..., or pass values as operands.",
-            )
-        for attribute in attributes & vars(module).keys():
-            value = vars(module)[attribute]
-            is_foreign = isinstance(value, FunctionType) and not _is_named(value.__module__)
-            if type(value) in SIMPLE_TYPES and repr(value) != MODULE_CONSTANTS.get(attribute):
-                is_foreign = True
-            if isinstance(value, ModuleType):
-                self._module(f"{name}.{attribute}", value, attributes - {attribute})
-            if is_foreign:
-                raise epilogue_error(
-                    self.epilogue,
-                    f"{module.__name__}.{attribute} is {value!r}, which is not of that package "
-                    f"and could change; use a name of its own: from {module.__name__} import "
-                    f"{attribute}.",
-                )
-        return "module", module.__name__
-
-    def _global(self, name: str, scope: dict[str, Any], attributes: frozenset[str]) -> object:
-        if name not in scope and hasattr(builtins, name):
-            return "builtin"
-        return self._variable(f"global {name}", scope.get(name, ABSENT), attributes)
-
-    def _variable(self, name: str, value: Any, attributes: frozenset[str]) -> object:
-        if value is ABSENT:
-            raise epilogue_error(self.epilogue, f"{name} has no value yet; define it above.")
-        return self.value(name, value, attributes)
-
-    def _check_code(self, name: str, code: CodeType, is_called: bool) -> None:
+    def _check_code(self, code: CodeType, is_called: bool) -> None:
         """Refuse code that may end without a value, or does what no kernel can.
 
         A function that is called may return nothing at all, if nothing is made of that.
         """
-        ends, unfit = _ends_of(code)
-        if unfit:
-            raise epilogue_error(self.epilogue, f"{name} {unfit}, which a kernel cannot.")
-        if "none" in ends and ("value" in ends or not is_called):
-            raise epilogue_error(
-                self.epilogue,
-                f"{name} can end without returning a value; return one on every path.",
-            )
-
-
-@lru_cache(maxsize=1024)
-def _ends_of(code: CodeType) -> tuple[frozenset[str], str]:
-    """How a function returns, "value" and "none", and what it does that a kernel cannot."""
-    instructions = list(dis.get_instructions(code))
-    at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    ends: set[str] = set()
-    for index, instruction in enumerate(instructions):
-        name, value = instruction.opname, instruction.argval
-        if name in _UNFIT:
-            return frozenset(ends), f"{_UNFIT[name]}"
-        if name in ("STORE_DEREF", "DELETE_DEREF") and value in code.co_freevars:
-            return frozenset(ends), f"assigns to the closure variable {value}"
-        if name == "RETURN_VALUE" and not _loads_none(instructions[index - 1]):
-            ends.add("value")
-        if name == "RETURN_CONST":
-            ends.add("none" if value is None else "value")
-        if _loads_none(instruction):
-            following = instructions[index + 1]
-            while following.opname.startswith("JUMP") and "_IF_" not in following.opname:
-                following = instructions[at[following.argval]]
-            if following.opname == "RETURN_VALUE":
-                ends.add("none")
-    return frozenset(ends), ""
-
-
-def _loads_none(instruction: dis.Instruction) -> bool:
-    return instruction.opname == "LOAD_CONST" and instruction.argval is None
-
-
-@lru_cache(maxsize=1024)
-def _attribute_names(code: CodeType) -> frozenset[str]:
-    """Names of all attributes that a function's code reads, nested functions included."""
-    return frozenset(
-        instruction.argval
-        for part in _nested(code)
-        for instruction in dis.get_instructions(part)
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-    )
+        for part in nested(code):
+            ends, unfit = ends_of(part)
+            name = part.co_qualname
+            if unfit:
+                raise epilogue_error(self.epilogue, f"{name} {unfit}, which a kernel cannot.")
+            if "none" in ends and ("value" in ends or not (is_called or part is not code)):
+                raise epilogue_error(
+                    self.epilogue,
+                    f"{name} can end without returning a value; return one on every path.",
+                )
 
 
 def _describe_code(code: CodeType) -> object:
@@ -377,40 +274,22 @@ def _describe_constant(constant: Any) -> object:
     return type(constant).__name__, repr(constant)
 
 
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
 def _qualified_name(value: Any) -> str | None:
     """Import path of a value of `NAMED_PACKAGES` or `NAMED_MODULE`; None for all others."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if not isinstance(module, str) or not _is_named(module):
+    scope = getattr(getattr(value, "py_func", value), "__globals__", None)
+    if scope is not None:  # `functools.wraps` copies __module__
+        module = scope.get("__name__")
+    if not isinstance(module, str) or not is_named(module):
         return None
     if not isinstance(name, str) or getattr(sys.modules.get(module), name, None) is not value:
         return None
     return f"{module}.{name}"
 
 
-def _is_named(module: str) -> bool:
+def is_named(module: str) -> bool:
     return module == NAMED_MODULE or module.partition(".")[0] in NAMED_PACKAGES
 
 
 def _is_of_numba(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in ("numba", "numba_cuda")
-
-
-def _alike(value: Any, other: Any) -> bool:
-    """True if two values mean the same to a kernel."""
-    if value is ABSENT or other is ABSENT:
-        return False
-    try:
-        return _Description("").value("", value) == _Description("").value("", other)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _place_name(place: dict[str, Any] | CellType) -> str:
-    return "closure variable" if isinstance(place, CellType) else "global"
