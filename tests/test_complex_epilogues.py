@@ -324,18 +324,58 @@ def test_operands_that_are_refused(home):
         dxgemm.gemm_symmetric(sent[0], epilogue=reductions.sum())
 
 
-@pytest.mark.skipif(not IS_SIMULATED, reason="compiled, it is an error of the build")
 def test_a_function_that_is_not_real_after_all(home):
     a, b, _ = operands(SMALL, "complex64")
     with pytest.raises(errors.EpilogueError, match="not real"):
         dxgemm.gemm(home.send(a), home.send(b), epilogue=not_real)
 
 
-@pytest.mark.gpu
-def test_a_function_that_is_not_real_is_not_compiled(home):
-    a, b, _ = operands(SMALL, "complex64")
-    with pytest.raises(errors.BuildError, match="not_real"):
-        dxgemm.gemm(home.send(a), home.send(b), epilogue=not_real)
+def test_a_complex_number_is_not_stored_in_a_real_output(home):
+    a, b, c = operands(SMALL, "complex64")
+    before = home.send(np.zeros(c.shape, np.float32))
+    bound = kept(before=before, size=home.send(np.zeros(c.shape, np.float32)))
+    with pytest.raises(errors.EpilogueError, match=r"kept.*not real"):
+        dxgemm.gemm(home.send(a), home.send(b), epilogue=bound)
+    with pytest.raises(errors.EpilogueError, match=r"kept.*not real"):
+        bound.on_host(a @ b)
+    assert not home.fetch(before).any()
+
+
+COMPILE_UNREAL = """
+from dataclasses import replace
+import dxgemm
+from dxgemm import epilogues
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+
+turned = dxgemm.epilogue(lambda value, row, col: (1 + 2j) * value)
+kept = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: (value, 1j * value))
+unreal = dxgemm.epilogue(real=True)(lambda value, row, col: value)
+
+scales = (FusedOperand("number", "float32"),) * 2
+output = (FusedOperand("output", "float32"),)
+for name, dtype, stages, operands in (
+    ("coalesced", "float32", (turned, epilogues.magnitude), ()),
+    ("coalesced", "float32", (turned,), ()),
+    ("coalesced", "float32", (kept,), output),
+    ("complex_batch", "complex64", (turned,), scales),
+    ("complex_batch", "complex64", (unreal,), scales),
+    ("complex_batch", "complex64", (kept,), output + scales),
+):
+    (spec, *_) = find_implementation(name).common_specs((dtype,))
+    try:
+        compile_kernel(replace(spec, epilogue=Fusion(stages, operands)), "sm_90a")
+        print("compiled")
+    except dxgemm.errors.EpilogueError as error:
+        print(error)
+"""
+
+
+def test_a_complex_number_that_is_stored_as_a_real_one_is_not_compiled(run_python):
+    refusal = "epilogue <lambda>: it returns a complex number, which is not real"
+    said = [line.partition(";")[0] for line in run_python(COMPILE_UNREAL).splitlines()]
+    assert said == ["compiled", refusal, refusal, "compiled", refusal, refusal]
 
 
 def test_a_real_result_needs_the_alignment_of_real_numbers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath  # noqa: F401  # formulas name it
 import functools
 import gc
 import math
@@ -836,6 +837,99 @@ def test_functions_of_math_give_what_a_gpu_gives_where_python_raises():
     assert on_host(exponential, values)[0, [0, 2, 4]].tolist() == [1, math.inf, math.inf]
     assert on_host(inverse, values)[0, [0, 2]].tolist() == [math.inf, 0]
     assert np.isnan(on_host(inverse, values)[0, 1])
+
+
+ZERO, LARGE = 0.0, 1e4
+# Formulas of a value of 0 at row 0 and column 0, and what they give in IEEE 754.
+IEEE = {
+    "1.0 / value": math.inf,
+    "-1.0 / ZERO": -math.inf,
+    "value / ZERO": math.nan,
+    "1 / row": math.inf,
+    "float(row) / float(col)": math.nan,
+    "1.0 / (value * 1j).real": math.inf,
+    "value ** -0.5": math.inf,
+    "ZERO ** -2.0": math.inf,
+    "(value - 8.0) ** 0.3": math.nan,
+    "math.log(value)": -math.inf,
+    "math.log(ZERO - 1.0)": math.nan,
+    "math.log1p(value - 1.0)": -math.inf,
+    "math.log2(ZERO)": -math.inf,
+    "math.log10(value)": -math.inf,
+    "math.sqrt(value - 1.0)": math.nan,
+    "math.exp(LARGE)": math.inf,
+    "math.expm1(LARGE)": math.inf,
+    "math.sinh(value - LARGE)": -math.inf,
+    "math.cosh(LARGE)": math.inf,
+    "math.pow(value, -1.0)": math.inf,
+    "math.pow(LARGE, LARGE)": math.inf,
+    "math.fmod(1.0, value)": math.nan,
+    "math.acos(LARGE)": math.nan,
+    "math.acosh(value)": math.nan,
+    "math.atanh(value + 1.0)": math.inf,
+    "math.sin(1.0 / value)": math.nan,
+    "math.gamma(value)": math.inf,
+    "math.gamma(value - 2.0)": math.nan,
+    "math.lgamma(value)": math.inf,
+    "math.ldexp(1.0, 5000)": math.inf,
+    "abs(cmath.log(complex(value, ZERO)))": math.inf,
+    "abs(cmath.exp(complex(LARGE, LARGE)))": math.inf,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("formula", IEEE)
+def test_arithmetic_raises_nothing_on_the_host_nor_in_a_kernel(home, formula, dtype):
+    epilogue = dxgemm.epilogue(eval(f"lambda value, row, col: {formula}", {**globals()}))
+    one, zero, c = (home.send(np.full((1, 1), x, dtype)) for x in (1, 0, 9))
+    dxgemm.gemm(one, zero, c, epilogue=epilogue)
+    for result in (on_host(epilogue, np.zeros((1, 1), dtype)), home.fetch(c)):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result, IEEE[formula])
+
+
+@pytest.mark.parametrize(
+    "formula", ["int(value)", "round(value)", "math.floor(value)", "row % col"]
+)
+def test_what_no_integer_holds_raises_nothing_either(home, formula):
+    epilogue = dxgemm.epilogue(eval(f"lambda value, row, col: 0.0 * ({formula})", {**globals()}))
+    on_host(epilogue, np.float32([[math.nan, math.inf]]))
+    one, values = (home.send(np.full((1, 1), x, "float32")) for x in (1, math.nan))
+    dxgemm.gemm(one, values, epilogue=epilogue)
+
+
+def complex_if_positive(value, row, col):
+    return value * 1j if value > 0.0 else value
+
+
+@pytest.mark.parametrize(
+    "function, outputs",
+    [
+        (lambda value, row, col: (1 + 2j) * value, ()),
+        (complex_if_positive, ()),
+        (lambda value, row, col: (value, 1j * value), ("kept",)),
+        (lambda value, row, col: "1.0", ()),
+        (lambda value, row, col: (value, "1.0"), ("kept",)),
+    ],
+)
+def test_what_cannot_be_stored_as_it_is_is_refused(home, function, outputs):
+    epilogue = dxgemm.epilogue(outputs=outputs)(function)
+    arrays = {name: home.send(np.zeros((1, 2), np.float32)) for name in outputs}
+    kept = {name: np.zeros((1, 2), np.float32) for name in outputs}
+    with pytest.raises(errors.EpilogueError, match="returned"):
+        on_host(epilogue(**kept), np.float32([[1, 2]]))
+    one, values, c = (home.send(np.float32(x)) for x in ([[1]], [[1, 2]], [[7, 7]]))
+    with pytest.raises((errors.EpilogueError, errors.BuildError), match=r"lambda|complex_if"):
+        dxgemm.gemm(one, values, c, epilogue=epilogue(**arrays))
+    np.testing.assert_array_equal(home.fetch(c), 7)
+
+
+def test_a_complex_number_between_stages_is_as_good_as_any(home):
+    turned = dxgemm.epilogue(lambda value, row, col: (3 + 4j) * value)
+    chain = turned | epilogues.magnitude
+    one, two = (home.send(np.float32([[x]])) for x in (1, 2))
+    assert home.fetch(dxgemm.gemm(one, two, epilogue=chain)) == 10
+    assert on_host(chain, np.float32([[2]])) == 10
 
 
 def test_a_literal_is_passed_on_in_the_type_of_the_values():

@@ -105,7 +105,11 @@ def _make_apply(
     operands = epilogue.stage_operands[place:][: sum(len(stage.operands) for stage in stages)]
     is_transposed, taken = epilogue.is_transposed, 2 if stages[0].takes_pairs else 1
     elementary, is_read = how
-    functions = tuple(s.make_function(LITERALS[dtype], device_function, elementary) for s in stages)
+    reals = _real_parts(stages, operands, out_dtype)
+    functions = tuple(
+        stage.make_function(LITERALS[dtype], device_function, elementary, real)
+        for stage, real in zip(stages, reals)
+    )
     numbered = tuple(enumerate(operands, place))
     inputs = tuple(i for i, operand in numbered if operand.kind != "output")
     outputs = tuple(i for i, operand in numbered if operand.kind == "output")
@@ -131,7 +135,7 @@ def _make_apply(
                     arguments = arguments + (read[i][column],)
                 if taken > 1 and stage == 0:
                     arguments = (values[taken * column + 1],) + arguments
-                value = given(first + stage, functions[stage](value, *arguments))
+                value = given(first + stage, reals[stage], functions[stage](value, *arguments))
                 if output_counts[stage] > 0:
                     returned = exactly(1 + output_counts[stage], value)
                     value, kept = returned[0], kept + returned[1:]
@@ -141,6 +145,18 @@ def _make_apply(
         return results
 
     return device_function(unroll(finish))
+
+
+def _real_parts(stages: Any, operands: Any, out_dtype: str | None) -> tuple[int, ...]:
+    """For each stage, a bit for its result and each output: 1 where no complex number is stored."""
+    remaining, parts = iter(operands), []
+    for place, stage in enumerate(stages):
+        own = [next(remaining) for _ in stage.operands]
+        dtypes = [out_dtype if place == len(stages) - 1 else None]
+        dtypes += [operand.dtype for operand in own if operand.kind == "output"]
+        are_real = (dtype is not None and not dtype.startswith("complex") for dtype in dtypes)
+        parts.append(stage.returns_real | sum(real << bit for bit, real in enumerate(are_real)))
+    return tuple(parts)
 
 
 def make_read(epilogue: Any, width: int) -> Callable[..., Any]:

@@ -23,12 +23,12 @@ import numpy as np
 from numba.core import config as _config
 
 
-class NoValueError(Exception):
-    """A function of an epilogue may return None; `stage` is its index in the chain."""
+class ReturnError(Exception):
+    """A function of an epilogue returns what is no result; `stage` is its index in the chain."""
 
-    def __init__(self, stage: int) -> None:
-        super().__init__(f"stage {stage} may return None")
-        self.stage = stage
+    def __init__(self, stage: int, fault: str) -> None:
+        super().__init__(f"stage {stage}: {fault}")
+        self.stage, self.fault = stage, fault
 
 
 if _config.ENABLE_CUDASIM:
@@ -63,7 +63,7 @@ if _config.ENABLE_CUDASIM:
     def exactly(count: int, values: Any) -> Any:
         return values
 
-    def given(stage: int, value: Any) -> Any:
+    def given(stage: int, reals: int, value: Any) -> Any:
         return value
 
     def zeros(scalar: Any, count: int) -> Any:
@@ -270,12 +270,19 @@ else:
         return signature(values, count, values), lambda context, builder, sig, args: args[1]
 
     @intrinsic
-    def given(typing_context, stage, value):
-        """The same value; the kernel does not compile if it may be None, here or in a tuple."""
+    def given(typing_context, stage, reals, value):
+        """The same value; the kernel does not compile if it may be None, here or in a tuple.
+
+        Nor does it if a part is complex whose bit in `reals` is 1.
+        """
         parts = value.types if isinstance(value, types.BaseTuple) else (value,)
-        if any(isinstance(part, types.NoneType | types.Optional) for part in parts):
-            raise NoValueError(literal(stage))
-        return signature(value, stage, value), lambda context, builder, sig, args: args[1]
+        for place, part in enumerate(parts):
+            if isinstance(part, types.NoneType | types.Optional):
+                raise ReturnError(literal(stage), "may return None; return a value on every path")
+            if isinstance(part, types.Complex) and literal(reals) >> place & 1:
+                fault = "returns a complex number, which is not real; return its real part"
+                raise ReturnError(literal(stage), f"{fault} or magnitude")
+        return signature(value, stage, reals, value), lambda context, builder, sig, args: args[2]
 
     @intrinsic
     def zeros(typing_context, scalar, count):

@@ -237,7 +237,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
         from numba.cuda.cudadrv.error import CCSupportError
     except ImportError as error:
         raise _missing_package(spec, error) from error
-    from dxgemm.handwritten.parts.intrinsics import NoValueError
+    from dxgemm.handwritten.parts.intrinsics import ReturnError
 
     capability = divmod(compute_capability(arch), 10)
     element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
@@ -263,11 +263,9 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
             f"the toolkit no longer builds for {arch}: {error}; for GPUs before Turing, "
             "pip install 'dxgemm[cu12]'."
         ) from error
-    except NoValueError as error:
+    except ReturnError as error:
         name = spec.epilogue.stages[error.stage].name if spec.epilogue else ""
-        raise EpilogueError(
-            f"epilogue {name}: it may return None; return a value on every path."
-        ) from None
+        raise EpilogueError(f"epilogue {name}: it {error.fault}.") from None
     except Exception as error:
         stages = spec.epilogue.stages if spec.epilogue else ()
         named = f" ({' | '.join(stage.name for stage in stages)})" if stages else ""

@@ -10,10 +10,8 @@ from types import FunctionType
 from typing import Any, overload
 from weakref import WeakValueDictionary
 
-import numpy as np
-
 from dxgemm.epilogues.chain import BoundEpilogue, shape_of
-from dxgemm.epilogues.host import check_returned
+from dxgemm.epilogues.host import host_function
 from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
 from dxgemm.epilogues.literals import check_unchanged, compiled_function, record
 from dxgemm.epilogues.reads import FunctionHolder, are_outdated, digest_of, names_parameter
@@ -179,25 +177,16 @@ class Epilogue(FunctionHolder):
         literal: Callable[[float], Any],
         device: Callable[..., Any],
         elementary: Mapping[str, Any],
+        reals: int = 0,
     ) -> Any:
         """Make the function for a kernel: see `dxgemm.epilogues.literals.compiled_function`.
 
-        In the simulator the function raises an `EpilogueError` unless it returns its result, and a
-        value for each output.
+        In the simulator it is that of the host: see `dxgemm.epilogues.host.host_function`, which
+        takes `reals`.
         """
-        function = device(compiled_function(self.recorded, literal, device, elementary))
-        return self._checked(function) if simulator_enabled() else function
-
-    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(*values: Any) -> Any:
-            result = function(*values)
-            check_returned(self.name, result, len(self.outputs))
-            value = result[0] if self.outputs else result
-            if self.returns_real and isinstance(value, complex | np.complexfloating):
-                raise epilogue_error(self.name, f"returned {value!r}, which is not real.")
-            return result
-
-        return checked
+        if simulator_enabled():
+            return host_function(self, literal, reals, elementary)
+        return device(compiled_function(self.recorded, literal, device, elementary))
 
     def _bind(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Find a value for each of `operands`: passed or default; numbers become Python's own."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Number
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
 
+from dxgemm.epilogues import elementary
 from dxgemm.epilogues.kinds import Parameter, epilogue_error, fits, fitting_shapes
-from dxgemm.epilogues.literals import copied_function
-from dxgemm.epilogues.reads import elementary_name
+from dxgemm.epilogues.literals import compiled_function
 from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError
 
-# Where NumPy's name of a function of `math` is another.
-_NUMPY_NAMES = {
-    "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh",
-    "atan": "arctan", "atan2": "arctan2", "atanh": "arctanh", "pow": "power",
+# Results of functions where Python raises, if it is not a function of NumPy with the same name.
+_IEEE: dict[str, Callable[..., Any]] = {
+    "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh,
+    "atan": np.arctan, "atanh": np.arctanh, "pow": np.power,
+    "gamma": lambda x: math.nan if x <= -1.0 else math.copysign(math.inf, x),
+    "ldexp": lambda x, exponent: math.copysign(math.inf, x),
+    "lgamma": lambda x: math.inf,
+    "log": lambda x, base=math.e: np.log(x) / np.log(base),
 }  # fmt: skip
 
 
@@ -26,9 +32,8 @@ def apply_on_host(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Apply the functions of all epilogues to each element, from left to right.
 
-    Elements and operands are NumPy scalars, so that arithmetic has the width NEP 50 gives it, and
-    functions of `math` keep the type of their arguments and return infinity or NaN where Python
-    raises, as they do on a GPU.
+    Elements, operands and literals are NumPy scalars, so that arithmetic has the width that it has
+    in a kernel, and is infinity or NaN where Python raises.
 
     Args:
         epilogues: the stages of a chain, each an `Epilogue`.
@@ -51,7 +56,6 @@ def apply_on_host(
     is_real = any(epilogue.returns_real for epilogue in epilogues)
     result_dtype = _dtype((kind if is_real else values.dtype) if dtype is None else dtype)
     outputs: dict[str, np.ndarray] = {}
-    wide = np.result_type(floating, np.complex64).type
     stages, remaining, shape, before = [], iter(operands), batched.shape, 0
     for place, epilogue in enumerate(epilogues):
         if epilogue.takes_pairs:
@@ -65,20 +69,20 @@ def apply_on_host(
         written = [output.name for output in epilogue.outputs]
         for name in written:
             outputs[name] = np.empty(shape, _output_dtype(next(remaining), result_dtype))
-        stages.append((epilogue.name, _host_function(epilogue.recorded), read, written))
+        reals = int(place == len(epilogues) - 1 and result_dtype.kind != "c")
+        reals += sum((outputs[o].dtype.kind != "c") << bit for bit, o in enumerate(written, 1))
+        stages.append((host_function(epilogue, floating, reals, _ELEMENTARY), read, written))
 
     def apply(
         stages: Sequence[tuple[Any, ...]], values: tuple[Any, ...], index: tuple[int, ...]
     ) -> Any:
-        for name, function, read, written in stages:
+        for function, read, written in stages:
             value = function(*values, *index[1:], *(array[index] for array in read))
-            check_returned(name, value, len(written), ", ".join(written))
             if written:
                 value, *stored = value
                 for output, element in zip(written, stored, strict=True):
                     outputs[output][index] = _converted(element, outputs[output].dtype)
-            value = floating(value) if type(value) is float else value
-            values = (wide(value) if type(value) is complex else value,)
+            values = (value,)
         return values[0]
 
     result = np.empty(shape, result_dtype)
@@ -124,26 +128,46 @@ def _unbatched(array: np.ndarray, ndim: int) -> np.ndarray:
     return array.reshape(array.shape[-ndim:])
 
 
-def check_returned(name: str, value: Any, output_count: int, outputs: str = "") -> None:
-    """Check that a function returned its result, and with it a value for each output.
+def host_function(
+    epilogue: Any,
+    literal: Callable[[float], Any],
+    reals: int,
+    functions: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Make the function of an epilogue for Python; it computes what a kernel does.
 
     Args:
-        name: name of the function.
-        value: the value that it returned.
-        output_count: number of outputs.
-        outputs: names of the outputs, for the message.
+        epilogue: an `Epilogue`.
+        literal: type of Python's floats in the function.
+        reals: a bit for the result and each output, 1 where no complex number is stored.
+        functions: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
 
-    Raises:
-        EpilogueError: the function returned something else.
+    Returns:
+        The function. It raises an `EpilogueError` unless it returns its result, and a value for
+        each output, which can be stored.
     """
-    count = len(value) if isinstance(value, tuple) else 0
-    has_none = value is None or (count > 0 and any(one is None for one in value))
-    if has_none or count != (1 + output_count if output_count else 0):
-        wanted = "one value"
-        if output_count:
-            listed = f": {outputs}" if outputs else ""
-            wanted = f"its result and a value for each of {output_count} outputs{listed}"
-        raise epilogue_error(name, f"returned {value!r}; it must return {wanted}.")
+    function = compiled_function(
+        epilogue.recorded, literal, lambda copy: copy, functions, _unraising
+    )
+    reals |= epilogue.returns_real
+
+    def checked(*values: Any) -> Any:
+        result = function(*(np.int64(v) if isinstance(v, int) else v for v in values))
+        parts = result if epilogue.outputs and isinstance(result, tuple) else (result,)
+        # Tuples of types, because `|` makes a new type.
+        are_numbers = all(isinstance(part, (Number, np.bool_)) for part in parts)
+        if not are_numbers or len(parts) != 1 + len(epilogue.outputs):
+            wanted = ", then ".join(["one value", *(f"that of {o.name}" for o in epilogue.outputs)])
+            raise epilogue_error(epilogue.name, f"returned {result!r}; it must return {wanted}.")
+        for place, part in enumerate(parts):
+            if reals >> place & 1 and isinstance(part, (complex, np.complexfloating)):
+                raise epilogue_error(
+                    epilogue.name,
+                    f"returned {part!r}, which is not real; return its real part or magnitude.",
+                )
+        return result
+
+    return checked
 
 
 def _elements(
@@ -189,36 +213,48 @@ def _converted(element: Any, dtype: np.dtype) -> Any:
     return np.asarray(element).astype(dtype)
 
 
-def _host_function(function: FunctionType) -> FunctionType:
-    """Copy a function; in the copy, functions of `math` behave as on a GPU."""
-    return copied_function(function, _host_value)
+def _unraising(value: Any) -> Any:
+    """A function or type of Python's, as one whose results are NumPy's, infinity and NaN too."""
+    is_builtin = isinstance(value, BuiltinFunctionType)
+    if value is round or (is_builtin and value.__module__ in ("math", "cmath")):
+        return partial(_computed, value)
+    return _TYPES.get(value, value) if isinstance(value, type) else value
 
 
-def _host_value(value: Any) -> Any:
-    if isinstance(value, BuiltinFunctionType) and value.__module__ == "math":
-        return _gpu_function(value.__name__, value)
-    if name := elementary_name(value):
-        return _gpu_function(name, value)
-    return value
+def _computed(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function; its result has the precision of its arguments, and replaces an error."""
+    name, wide = function.__name__, np.float64 if function.__module__ != "cmath" else np.complex128
+    try:
+        result = function(*arguments)
+    except (OverflowError, ValueError, ZeroDivisionError):
+        otherwise: Any = _IEEE.get(name) or getattr(np, name, lambda *_: wide(math.nan))
+        result = otherwise(*map(wide, arguments))
+    kinds = [argument.dtype for argument in arguments if isinstance(argument, np.inexact)]
+    kind = np.result_type(*kinds or [np.dtype("float64")])
+    if isinstance(result, complex):
+        return np.result_type(kind, np.complex64).type(result)
+    if isinstance(result, float) or (type(result) is int and kinds):
+        return kind.type(0).real.dtype.type(result)
+    return result
 
 
-def _gpu_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of `math` so that it keeps NumPy's float types and raises for no value."""
-    numpy_function = getattr(np, _NUMPY_NAMES.get(name, name), None)
+class _Float(float):
+    """`float` of a kernel, which keeps the type of one."""
 
-    def gpu_function(*arguments: Any) -> Any:
-        try:
-            result = function(*arguments)
-        except OverflowError:
-            result = math.inf if numpy_function is None else numpy_function(*_wide(arguments))
-        except ValueError:
-            result = math.nan if numpy_function is None else numpy_function(*_wide(arguments))
-        types = [type(argument) for argument in arguments if isinstance(argument, np.generic)]
-        kept = [kind for kind in types if _is_floating(np.dtype(kind))]
-        return np.result_type(*kept).type(result) if kept and isinstance(result, float) else result
-
-    return gpu_function
+    def __new__(cls, value: Any = 0.0) -> Any:
+        return value if isinstance(value, np.floating) else np.float64(value)
 
 
-def _wide(arguments: tuple[Any, ...]) -> list[Any]:
-    return [np.float64(a) if _is_floating(np.asarray(a).dtype) else a for a in arguments]
+class _Complex(complex):
+    """`complex` of a kernel, as wide as its parts."""
+
+    def __new__(cls, *parts: Any) -> Any:
+        return np.result_type(np.complex64, *parts).type(complex(*parts))
+
+
+_TYPES: dict[type, type] = {float: _Float, complex: _Complex, int: np.int64}
+_ELEMENTARY = {
+    name: partial(_computed, function)
+    for name, function in vars(elementary).items()
+    if isinstance(function, FunctionType)
+}

@@ -45,6 +45,7 @@ def compiled_function(
     literal: Callable[[float], Any],
     device: Callable[[FunctionType], Any],
     elementary: Mapping[str, Any] = NO_FUNCTIONS,
+    other: Callable[[Any], Any] = lambda value: value,
 ) -> FunctionType:
     """Copy a function for the compiler, with a type for each of its Python floats.
 
@@ -55,6 +56,7 @@ def compiled_function(
             numbers get parts of that type. Integers and NumPy's numbers stay as they are.
         device: applied to the copy of every plain function or epilogue that is called.
         elementary: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
+        other: applied to everything else that is no function to be copied.
 
     Raises:
         EpilogueError: functions call each other in a circle.
@@ -78,7 +80,7 @@ def compiled_function(
             return np.result_type(literal(0.0), np.complex64).type(value)
         if type(value) is tuple and _has_only_floats(value):
             return tuple(constant(entry) for entry in value)
-        return value
+        return other(value)
 
     return _Copies(constant, device).copy(function)
 
@@ -104,22 +106,6 @@ def _minimum(first: Any, *others: Any) -> Any:
     for other in others:
         smallest = other if other < smallest else smallest
     return smallest
-
-
-def copied_function(
-    function: FunctionType, constant: Callable[[Any], Any] = lambda value: value
-) -> FunctionType:
-    """Copy a function; globals and closure of the copy are its own, with the values as of now.
-
-    Args:
-        function: a Python function.
-        constant: applied to each constant, default, global and closure variable, except functions
-            that are copied too.
-
-    Raises:
-        EpilogueError: functions call each other in a circle.
-    """
-    return _Copies(constant, lambda copy: copy).copy(function)
 
 
 def record(
