@@ -938,6 +938,75 @@ def test_a_literal_is_passed_on_in_the_type_of_the_values():
     assert on_host(zero | inverse, np.float32([[1]])) == math.inf
 
 
+def reads_the_row(x, row):
+    return x + row
+
+
+def reads_no_row(x, row, *others):
+    return x if x > others[0] else 0.0
+
+
+def passes_the_row_on(x, row):
+    return HALF * reads_no_row(x * 2.0, row, 0.5)
+
+
+ROWS = {
+    "value": False,
+    "value + row": True,
+    "relu(value, row, col)": False,
+    "relu(2.0 * value + 1.0, row, col) * gelu(value, row, col)": False,
+    "place(value, row, col)": True,
+    "relu(value, row, col) + row": True,
+    "relu(row, row, col)": True,
+    "relu(value, col, row)": False,
+    "reads_no_row(value, row, 1.0)": False,
+    "reads_no_row(value, 1.0, row)": True,
+    "passes_the_row_on(value, row)": False,
+    "reads_no_row(reads_the_row(value, row), 0.0, 1.0)": True,
+    "relu(value, -row, col)": True,
+    "relu(value, row if value > 0.0 else 1, col)": None,  # the compiler decides
+    "relu(value if value > row else 1.0, row, col)": True,
+    "relu(value=value, row=row, col=col)": None,
+    "relu(*(value, row, col))": True,
+    "(lambda x: relu(x, row, col))(value)": None,
+    "[relu, place][col](value, row, col)": True,
+    "(relu if value > 0.0 else place)(value, row, col)": True,
+    "made(row)(value, row, col)": True,
+    "math.exp(row) * value": True,
+    "logistic(row)": True,
+    "max(value, row)": True,
+}
+
+
+def made(factor):
+    return relu
+
+
+@pytest.mark.parametrize("formula", ROWS)
+def test_a_row_that_helpers_ignore_is_not_used(formula):
+    functions = {name: globals()[name] for name in ("relu", "gelu", "place", "made")}
+    in_closure = eval(
+        f"lambda {', '.join(functions)}: lambda value, row, col: {formula}", {**globals()}
+    )
+    for function in (
+        in_closure(**functions),
+        eval(f"lambda value, row, col: {formula}", {**globals()}),
+    ):
+        epilogue = dxgemm.epilogue(function)
+        assert epilogue.uses_row is ROWS[formula] or ROWS[formula] is None
+        if not epilogue.uses_row:
+            values = np.float32([[-1.5], [-1.5], [0.25], [0.25]])
+            found = on_host(epilogue, values).ravel()
+            assert found[0] == found[1] and found[2] == found[3]
+
+
+def test_the_catalogue_uses_rows_for_dropout_alone():
+    for name in epilogues.__all__:
+        epilogue = getattr(epilogues, name)
+        if isinstance(epilogue, epilogues.Epilogue):
+            assert epilogue.uses_row is epilogue.uses_col is (name == "dropout"), name
+
+
 def test_epilogues_can_be_called_in_a_body():
     @dxgemm.epilogue
     def both(value, row, col, slope: Scalar):

@@ -46,7 +46,7 @@ from dxgemm.epilogues.kinds import (
     fitting_shapes,
 )
 from dxgemm.epilogues.literals import compiled_function
-from dxgemm.epilogues.reads import names_parameter
+from dxgemm.epilogues.reads import reads_parameter
 from dxgemm.epilogues.reduction import Reduction
 
 __all__ = [
@@ -80,9 +80,9 @@ __all__ = [
     "leaky_relu",
     "logistic",
     "magnitude",
-    "names_parameter",
     "normal_cdf",
     "phase",
+    "reads_parameter",
     "refreshed",
     "relu",
     "residual",

@@ -1,4 +1,4 @@
-"""Facts about a function that its bytecode tells: what it names and how it ends."""
+"""Facts about a function that its bytecode tells: what it names, how it ends, what it passes on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dis
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
+from typing import Any
 
 GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
 ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -16,6 +17,7 @@ _UNFIT = {
     "STORE_GLOBAL": "assigns to a global",
     "DELETE_GLOBAL": "deletes a global",
 }
+_LOADS = ("LOAD_CONST", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_SMALL_INT")
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
@@ -64,3 +66,48 @@ def ends_of(code: CodeType) -> tuple[frozenset[str], str]:
 
 def _loads_none(instruction: dis.Instruction) -> bool:
     return instruction.opname == "LOAD_CONST" and instruction.argval is None
+
+
+def calls_taking(code: CodeType, variable: str) -> list[tuple[str, int]] | None:
+    """Find the calls to which a function passes a local variable, if it does nothing else with it.
+
+    Returns:
+        For each one, the global or closure variable that is called, and the place among the
+        arguments; None if the function may do anything else with the variable.
+    """
+    steps = list(dis.get_instructions(code))
+    found = []
+    for at, step in enumerate(steps):
+        for place, name in enumerate(_named_by(step)):
+            if name != variable:
+                continue
+            end = next(i for i in range(at, len(steps)) if not steps[i].opname.startswith(_LOADS))
+            called, count = _called_at(steps, end), steps[end].arg
+            # Arguments from this one on; fewer if it is one of a call further on.
+            following = sum(len(_named_by(load)) for load in steps[at:end]) - place
+            if called is None or count is None or following > count or called in code.co_cellvars:
+                return None
+            found.append((called, count - following))
+    return found
+
+
+def _named_by(step: dis.Instruction) -> tuple[Any, ...]:
+    """Variables that an instruction names: it may be of two."""
+    return step.argval if step.opname.count("_FAST") > 1 else (step.argval,)
+
+
+def _called_at(steps: list[dis.Instruction], end: int) -> str | None:
+    """Name of the global or closure variable that an instruction calls; None for anything else."""
+    if steps[end].opname not in ("CALL", "PRECALL"):
+        return None
+    count, depth, start = steps[end].arg or 0, 0, end
+    while depth < count and not steps[start].is_jump_target:  # to where the first argument begins
+        start -= 1
+        depth += dis.stack_effect(steps[start].opcode, steps[start].arg, jump=False)
+    if depth != count or steps[start].is_jump_target:
+        return None
+    before, head = steps[start - 2 : start]
+    if head.opname == "LOAD_GLOBAL" and dis.stack_effect(head.opcode, head.arg) > 1:  # and NULL
+        return head.argval
+    pair = {before.opname: before.argval, head.opname: head.argval}
+    return pair["LOAD_DEREF"] if pair.keys() == {"PUSH_NULL", "LOAD_DEREF"} else None

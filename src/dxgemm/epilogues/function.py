@@ -14,7 +14,7 @@ from dxgemm.epilogues.chain import BoundEpilogue, shape_of
 from dxgemm.epilogues.host import host_function
 from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
 from dxgemm.epilogues.literals import check_unchanged, compiled_function, record
-from dxgemm.epilogues.reads import FunctionHolder, are_outdated, digest_of, names_parameter
+from dxgemm.epilogues.reads import FunctionHolder, are_outdated, digest_of, reads_parameter
 from dxgemm.epilogues.signature import LEADING, PAIR_LEADING, outputs_of, parameters_of
 from dxgemm.errors import DxgemmError, EpilogueError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
@@ -170,7 +170,7 @@ class Epilogue(FunctionHolder):
 
     def _uses(self, index: str) -> bool:
         leading = PAIR_LEADING if self.takes_pairs else LEADING
-        return names_parameter(self.recorded, leading.index(index))
+        return reads_parameter(self.recorded, leading.index(index))
 
     def make_function(
         self,

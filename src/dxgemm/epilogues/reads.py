@@ -7,7 +7,6 @@ in place, and its value is part of the kernel's identity. The digest is that of 
 
 from __future__ import annotations
 
-import dis
 import sys
 from collections.abc import Callable
 from hashlib import sha256
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.epilogues import elementary
-from dxgemm.epilogues.bytecode import GLOBALS, ends_of, names_read, nested
+from dxgemm.epilogues.bytecode import GLOBALS, calls_taking, ends_of, names_read, nested
 from dxgemm.epilogues.kinds import epilogue_error
 
 # Packages whose contents are known by their names: Python's own arithmetic, and the compiler's.
@@ -123,13 +122,16 @@ def digest_of(function: FunctionType, epilogue: str) -> str:
     return sha256(repr(described).encode()).hexdigest()
 
 
-def names_parameter(function: FunctionType, place: int) -> bool:
-    """True if a function's code names one of its parameters, without which it cannot read it."""
+def reads_parameter(function: FunctionType, place: int) -> bool:
+    """True if a copy by `record` may read a parameter, or a function to which it is passed may."""
     code = function.__code__
-    name = code.co_varnames[place]
-    named = (instruction.argval for instruction in dis.get_instructions(code))
-    # Instructions of two variables name both.
-    return any(name in value if isinstance(value, tuple) else name == value for value in named)
+    calls = calls_taking(code, code.co_varnames[place]) if place < code.co_argcount else None
+    if calls is None:
+        return True
+    closure = zip(code.co_freevars, map(cell_value, function.__closure__ or ()))
+    variables = function.__globals__ | dict(closure)
+    called = [(python_function(variables.get(name)), argument) for name, argument in calls]
+    return any(other is None or reads_parameter(other, argument) for other, argument in called)
 
 
 def cell_value(cell: CellType) -> Any:

@@ -72,7 +72,7 @@ def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epil
             raise errors.EpilogueError(
                 f"derivative: {made!r} must have the operands of {of!r}, of the same kinds."
             )
-        reads = 0 if epilogues.names_parameter(made.recorded, 0) else None
+        reads = 0 if epilogues.reads_parameter(made.recorded, 0) else None
         _derivatives(of)[operand] = Derivative(partial(_apply, made), reads)
         return made
 
