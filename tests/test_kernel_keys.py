@@ -239,10 +239,10 @@ def test_an_epilogue_follows_code_that_is_replaced_and_what_was_bound_does_not()
     assert [one.on_host(value)[0] for one in (bound, fivefold.bound)] == [5, 2]
 
 
-def with_options(**options):
+def with_options(signature=None, **options):
     from numba import cuda
 
-    return cuda.jit(**options)(lambda x: x)
+    return cuda.jit(signature, **options)(lambda x: x)
 
 
 @pytest.mark.parametrize("options", [{}, {"device": True, "fastmath": True}], ids=str)
@@ -250,6 +250,28 @@ def test_functions_of_numba_that_are_more_than_their_code_are_refused(options):
     helper = with_options(**options)
     with pytest.raises(errors.EpilogueError, match=r"made by cuda.jit with .*plain function"):
         dxgemm.epilogue(lambda value, row, col: helper(value))
+
+
+SIGNED = """
+from numba import cuda
+import dxgemm
+from dxgemm.compiler.build import _device_functions_for
+
+for signature in ("float32(float32)", ["float32(float32)", "float64(float64)"]):
+    with _device_functions_for((9, 0)):
+        helper = cuda.jit(signature, device=True)(lambda x: x)
+    try:
+        dxgemm.epilogue(lambda value, row, col: helper(value))
+    except dxgemm.errors.EpilogueError as error:
+        print(error)
+"""
+
+
+def test_a_device_function_with_a_signature_is_refused(run_python):
+    """The simulator keeps no signature."""
+    for line in (lines := run_python(SIGNED).splitlines()):
+        assert "made by cuda.jit with a signature" in line and "plain function" in line
+    assert len(lines) == 2
 
 
 COMPILED = """

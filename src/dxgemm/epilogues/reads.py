@@ -166,6 +166,8 @@ def refused_option(dispatcher: Any) -> str | None:
         options = {"device": dispatcher._device, "fastmath": dispatcher._fastmath}
     if not options.get("device", True):
         return "device=False"
+    if not getattr(dispatcher, "_can_compile", True):  # the simulator does not tell
+        return "a signature"
     return next((f"{name}=" for name in ("fastmath", "link") if options.get(name)), None)
 
 
