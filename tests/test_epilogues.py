@@ -11,8 +11,10 @@ import pytest
 
 import dxgemm
 from dxgemm import epilogues, errors
+from dxgemm.call import route
 from dxgemm.epilogues import Matrix, RowVector, Scalar
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem import pieces
 from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
 from dxgemm.testing.padded import Padded
 
@@ -352,6 +354,20 @@ def test_c_that_is_not_read_may_share_memory_with_an_output(make, home):
         dxgemm.gemm(
             a_sent.array, b_sent.array, kept, beta=1.0, out=out, epilogue=epilogues.keep(kept=kept)
         )
+
+
+def test_pairs_of_columns_are_computed_in_pieces_of_rows(home, monkeypatch):
+    """swiglu names its row, only to pass it on to a function that ignores it."""
+    monkeypatch.setattr(pieces, "MOST_INDICES", 4)
+    route.clear_routes()
+    a, b = np.arange(18, dtype="float32").reshape(9, 2) / 8, np.ones((2, 4), np.float32)
+    result = home.fetch(dxgemm.gemm(home.send(a), home.send(b), epilogue=epilogues.swiglu))
+    expected, _ = epilogues.swiglu.bound.on_host(a @ b)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    place = dxgemm.epilogue(lambda value, row, col: value + row)
+    with pytest.raises(errors.UnsupportedProblemError, match="depends on the row"):
+        dxgemm.gemm(home.send(a), home.send(b), epilogue=place)
+    route.clear_routes()
 
 
 def test_int8_results_need_a_dtype(make):
