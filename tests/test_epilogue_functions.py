@@ -27,10 +27,7 @@ from dxgemm.epilogues import (
     bias,
     bias_column,
     bound_epilogue,
-    check_operands,
-    check_overflow,
     clamp,
-    compiled_function,
     dequantise,
     dropout,
     gelu,
@@ -48,6 +45,8 @@ from dxgemm.epilogues import (
     silu,
     tanh,
 )
+from dxgemm.epilogues.check import check_operands, check_overflow
+from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.philox import philox_4x32
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.layout import Layout

@@ -32,7 +32,6 @@ from dxgemm.epilogues.catalogue import (
     tanh,
 )
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue, joined_shape
-from dxgemm.epilogues.check import check_operands, check_overflow
 from dxgemm.epilogues.elementary import logistic, normal_cdf
 from dxgemm.epilogues.function import Epilogue, epilogue, find_epilogue, refreshed
 from dxgemm.epilogues.kinds import (
@@ -45,7 +44,6 @@ from dxgemm.epilogues.kinds import (
     fits,
     fitting_shapes,
 )
-from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.reads import reads_parameter
 from dxgemm.epilogues.reduction import Reduction
 
@@ -62,10 +60,7 @@ __all__ = [
     "bias",
     "bias_column",
     "bound_epilogue",
-    "check_operands",
-    "check_overflow",
     "clamp",
-    "compiled_function",
     "dequantise",
     "dropout",
     "epilogue",
