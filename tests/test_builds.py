@@ -255,6 +255,36 @@ def test_a_process_forked_while_a_thread_builds_can_build(run_python):
     run_python(FORKED_BY_ANOTHER_THREAD)
 
 
+FORKED_DURING_A_LAUNCH = """
+import os, signal, threading, time
+import numpy as np, dxgemm
+from numba.cuda.simulator import kernel
+
+ones = np.ones((40, 40), np.float32)
+dxgemm.gemm(ones[:2], ones)
+other = threading.Thread(target=dxgemm.gemm, args=(ones, ones))
+other.start()
+while kernel._kernel_context is None:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # ends a child that waits forever
+is_right = (dxgemm.gemm(ones[:2], ones) == 40).all()
+if child == 0:
+    os._exit(not is_right)
+assert is_right and os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_process_forked_during_a_simulated_launch_can_launch(run_python):
+    run_python(FORKED_DURING_A_LAUNCH, NUMBA_ENABLE_CUDASIM="1")
+
+
+def test_a_fork_waits_for_every_lock_that_a_call_waits_for():
+    sources = Path(dxgemm.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "RLock(" in path.read_text()] == ["locks.py"]
+
+
 @dataclass(frozen=True, eq=False)
 class Counted(Implementation):
     """A kernel that takes long to build; what is run in its place is `naive`."""

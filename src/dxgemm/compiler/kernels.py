@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from functools import cache
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
-from dxgemm.compiler.locks import building
+from dxgemm.compiler.locks import building, lock_across_forks
 from dxgemm.compiler.spec import KernelSpec, check_sources
 from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
@@ -19,7 +18,7 @@ from dxgemm.log import logger
 # a bound, a service that makes a new epilogue for each request would keep all their kernels.
 MOST_BYTES = 64 << 20
 _in_memory: OrderedDict[tuple[KernelSpec, str], CompiledKernel] = OrderedDict()
-_lock = threading.RLock()  # a signal handler may look kernels up too
+_lock = lock_across_forks()  # a signal handler may look kernels up too
 _replaced: set[str] = set()  # keys of the kernels that were built again by `replace_kernel`
 
 

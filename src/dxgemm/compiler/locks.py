@@ -1,4 +1,4 @@
-"""Locks of builds: those of libraries that are not thread-safe, for which a fork waits.
+"""Locks for which a fork waits, and the mark of a thread that builds.
 
 A forked child inherits the state of its parent's locks, but not the thread that would release one:
 it would wait forever. So would a call in a signal handler or a finalizer that interrupts a build of
@@ -11,16 +11,26 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dxgemm.errors import BuildError
 
-# Reentrant for a fork by the thread that holds them.
-# numba: dxgemm also replaces functions of it while it compiles.
-numba_lock = threading.RLock()
-# libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
-mathdx_lock = threading.RLock()
+_locks: list[Any] = []  # in the order in which a thread may take several
 
-_IN_ORDER = (numba_lock, mathdx_lock)  # the order in which a thread may take both
+
+def lock_across_forks() -> Any:
+    """Make a lock that no other thread holds when a process is forked.
+
+    It is reentrant, for a fork by the thread that holds it.
+    """
+    _locks.append(threading.RLock())
+    return _locks[-1]
+
+
+# numba: dxgemm also replaces functions of it while it compiles.
+numba_lock = lock_across_forks()
+# libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
+mathdx_lock = lock_across_forks()
 
 
 class _Building(threading.local):
@@ -52,12 +62,12 @@ def building() -> Iterator[None]:
 
 
 def _take_all() -> None:
-    for lock in _IN_ORDER:
+    for lock in _locks:
         lock.acquire()
 
 
 def _give_all_back() -> None:
-    for lock in _IN_ORDER:
+    for lock in _locks:
         lock.release()
 
 

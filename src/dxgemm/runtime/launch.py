@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 from dxgemm.compiler import PARAMETERS, CompiledKernel
+from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import launch_is_captured, outside_capture
@@ -53,7 +53,7 @@ _first: set[Key] = set()  # of the caller's functions
 _leases: WeakValueDictionary[Key, _Lease] = WeakValueDictionary()
 _recent: OrderedDict[Key, _Lease] = OrderedDict()
 _unused: deque[Key] = deque()  # filled by the garbage collector, which must not call the driver
-_loading = threading.RLock()  # held while a kernel is found or loaded, or unloaded
+_loading = lock_across_forks()  # held while a kernel is found or loaded, or unloaded
 
 
 class UnreadableCubinError(LaunchError):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.compiler import PARAMETERS, KernelSpec
+from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, MissingPackageError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
@@ -22,7 +23,7 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
-_lock = threading.RLock()
+_lock = lock_across_forks()
 MOST_KERNELS = 256  # kernels that are kept
 
 

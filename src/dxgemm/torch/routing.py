@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 import dxgemm
+from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.torch.operands import DTYPES
@@ -19,7 +19,7 @@ from dxgemm.torch.operands import DTYPES
 class _Routing:
     """State of `batch_invariant`: contexts that are open, and torch's record of the overrides."""
 
-    lock = threading.RLock()
+    lock = lock_across_forks()
     is_changing = False
     depth = 0
     library: Any = None
