@@ -1,9 +1,11 @@
 """Arrays of one call that share elements, found in n log n steps for n arrays.
 
 Arrays whose extents meet form a cluster. In a cluster, addresses are cut into lines as long as the
-stride from row to row, so that blocks, columns and slices of one matrix become rectangles. A sweep
-over the lines finds whether two of them meet. Only arrays that would be too many rectangles are
-compared in pairs.
+greatest common divisor of all strides. Arrays in different columns of these lines share nothing,
+and arrays in the same columns are told apart by their lines alone: so parts of elements, columns
+and blocks come apart. What is left, such as staggered tiles, becomes rectangles on lines as long as
+the stride from row to row, and a sweep over the lines finds whether two of them meet. Only arrays
+that would be too many rectangles are compared in pairs.
 Source: M. I. Shamos, D. Hoey, "Geometric intersection problems", 1976, for the sweep.
 """
 
@@ -11,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import product
-from math import prod
+from math import gcd, prod
 from typing import NamedTuple
 
 from dxgemm.problem.dtypes import ITEM_SIZES
@@ -25,9 +27,9 @@ PAIR_COST = 4  # rectangles that are swept while two arrays are compared element
 MOST_PAIRS = 2**20  # that are compared, in seconds; beyond, arrays count as overlapping
 
 
-# Array of a call: its address, its layout, and True if it is written, False if it is only read.
-# A bare tuple: a call has thousands.
-Use = tuple[int, Layout, bool]
+# Bare tuples: a call has thousands of arrays.
+Use = tuple[int, Layout, bool]  # an array's address and layout, and True if it is written
+_Extent = tuple[int, int, int]  # first byte, end, and index of an array
 
 
 class _Rectangle(NamedTuple):
@@ -41,12 +43,16 @@ class _Rectangle(NamedTuple):
 
 
 class _Lattice(NamedTuple):
-    """Bytes that an array touches: runs without gaps, and (stride, count) of each step between."""
+    """Bytes of its extent that an array touches: runs, and (stride, count) of each step between.
 
-    first: int
-    end: int
+    In a cluster that was divided, lines take the place of bytes.
+    """
+
     run: int
     steps: tuple[tuple[int, int], ...]
+
+
+_Lattices = Mapping[int, _Lattice]  # by the index of the array
 
 
 def find_overlap(uses: Sequence[Use]) -> tuple[int, int] | None:
@@ -54,67 +60,131 @@ def find_overlap(uses: Sequence[Use]) -> tuple[int, int] | None:
 
     No array that is written may overlap itself. Those too interleaved to tell count as sharing one.
     """
-    known: dict[int, _Lattice] = {}  # by identity: a layout's hash takes longer than all else here
-    lattices = [
-        known.get(id(layout)) or known.setdefault(id(layout), _lattice(layout))
-        for _, layout, _ in uses
-    ]
-    for cluster in _clusters(uses, lattices):
-        found = _overlap_in(uses, lattices, cluster)
+    known: dict[int, tuple[int, int, _Lattice]] = {}  # by identity: a layout's hash takes longer
+    read: set[tuple[int, int]] = set()
+    extents: list[_Extent] = []
+    lattices: dict[int, _Lattice] = {}
+    for index, (pointer, layout, is_written) in enumerate(uses):
+        key = id(layout)
+        if not is_written:
+            if (pointer, key) in read:
+                continue
+            read.add((pointer, key))
+        first, end, lattice = known.get(key) or known.setdefault(key, _touched(layout))
+        if first < end:
+            extents.append((pointer + first, pointer + end, index))
+            lattices[index] = lattice
+    for cluster, lines in _divided(uses, extents, lattices):
+        found = _overlap_in(uses, cluster, lines)
         if found is not None:
             return found
     return None
 
 
-def _clusters(uses: Sequence[Use], lattices: Sequence[_Lattice]) -> Iterator[list[int]]:
-    """Indices of the arrays whose extents form one range of bytes, if one of several is written."""
-    extents: list[tuple[int, int, int]] = []
-    read: set[tuple[int, int]] = set()
-    for index, (pointer, layout, is_written) in enumerate(uses):
-        if not is_written:
-            if (pointer, id(layout)) in read:
-                continue
-            read.add((pointer, id(layout)))
-        first, end = lattices[index][:2]
-        if first < end:
-            extents.append((pointer + first, pointer + end, index))
+def _divided(
+    uses: Sequence[Use], extents: list[_Extent], lattices: _Lattices
+) -> Iterator[tuple[list[_Extent], _Lattices]]:
+    """Divide arrays into clusters that share nothing with each other."""
+    for cluster in _clusters(uses, extents):
+        stride = gcd(*{s for *_, array in cluster for s, _ in lattices[array].steps})
+        parts = _columns(cluster, lattices, stride) if stride > 1 else [(None, cluster)]
+        if len(parts) == 1 and parts[0][0] is None:
+            yield cluster, lattices
+            continue
+        for left, part in parts:
+            if left is None or len(part) == 1:
+                yield from _divided(uses, part, lattices)
+            else:
+                yield from _divided(uses, *_lines(part, lattices, left, stride))
+
+
+def _clusters(uses: Sequence[Use], extents: list[_Extent]) -> Iterator[list[_Extent]]:
+    """Arrays whose extents form one range, in its order, if one of several is written."""
     extents.sort()
-    cluster: list[int] = []
+    cluster: list[_Extent] = []
     reach, has_written = 0, False
-    for start, stop, index in extents:
+    for extent in extents:
+        start, stop, index = extent
         if start >= reach:
             if has_written and len(cluster) > 1:
                 yield cluster
-            cluster, has_written = [], False
-        cluster.append(index)
+            cluster, reach, has_written = [], stop, False
+        cluster.append(extent)
         reach, has_written = max(reach, stop), has_written or uses[index][2]
     if has_written and len(cluster) > 1:
         yield cluster
 
 
+def _columns(
+    cluster: list[_Extent], lattices: _Lattices, stride: int
+) -> list[tuple[int | None, list[_Extent]]]:
+    """Divide a cluster into arrays that share no column of lines as long as `stride`.
+
+    Returns:
+        The first byte of a line of each part if its arrays touch the same columns, else None; and
+        its arrays. There is one part if an array crosses the end of a line.
+    """
+    begin = cluster[0][0]
+    placed = sorted(((x[0] - begin) % stride, lattices[x[2]].run, x) for x in cluster)
+    parts: list[tuple[int | None, list[_Extent]]] = []
+    right = 0
+    for left, run, extent in placed:
+        if left + run > stride:
+            return [(None, cluster)]
+        if left >= right:
+            parts.append((begin + left, []))
+            columns = left, run
+        parts[-1][1].append(extent)
+        if columns != (left, run):
+            parts[-1] = None, parts[-1][1]
+        right = max(right, left + run)
+    return parts
+
+
+def _lines(
+    part: list[_Extent], lattices: _Lattices, left: int, stride: int
+) -> tuple[list[_Extent], _Lattices]:
+    """Lines of arrays that touch the same columns, the first of which begins at `left`."""
+    extents, lines = [], {}
+    for first, _, array in part:
+        first = (first - left) // stride
+        length, lines[array] = _compact(
+            1, tuple((each // stride, count) for each, count in lattices[array].steps)
+        )
+        extents.append((first, first + length, array))
+    return extents, lines
+
+
 @lru_cache(maxsize=4096)
-def _lattice(layout: Layout) -> _Lattice:
-    """Bytes that a layout touches, relative to the pointer."""
+def _touched(layout: Layout) -> tuple[int, int, _Lattice]:
+    """Extent of a layout relative to the pointer, and what it touches of it."""
     first, end = byte_extent(layout)
     if first == end:
-        return _Lattice(0, 0, 0, ())
-    run = ITEM_SIZES[layout.dtype]
-    steps: list[tuple[int, int]] = []
-    for stride, count in sorted((abs(s), n) for s, n in zip(layout.strides, layout.shape)):
+        return 0, 0, _Lattice(0, ())
+    steps = tuple(sorted((abs(s), n) for s, n in zip(layout.strides, layout.shape)))
+    return first, end, _compact(ITEM_SIZES[layout.dtype], steps)[1]
+
+
+@lru_cache(maxsize=4096)
+def _compact(run: int, steps: tuple[tuple[int, int], ...]) -> tuple[int, _Lattice]:
+    """Length and lattice of runs, repeated from the smallest stride to the largest."""
+    length = run + sum(stride * (count - 1) for stride, count in steps)
+    rest: list[tuple[int, int]] = []
+    for stride, count in steps:
         if stride <= run:  # continues the run, or repeats it
             run += stride * (count - 1)
-        elif steps and stride == prod(steps[-1]):
-            steps[-1] = steps[-1][0], steps[-1][1] * count
+        elif rest and stride == prod(rest[-1]):
+            rest[-1] = rest[-1][0], rest[-1][1] * count
         elif count > 1:
-            steps.append((stride, count))
-    return _Lattice(first, end, run, tuple(steps))
+            rest.append((stride, count))
+    return length, _Lattice(run, tuple(rest))
 
 
 def _overlap_in(
-    uses: Sequence[Use], lattices: Sequence[_Lattice], cluster: list[int]
+    uses: Sequence[Use], cluster: list[_Extent], lattices: _Lattices
 ) -> tuple[int, int] | None:
     """Find two arrays of a cluster as `find_overlap` does."""
-    kinds = Counter(lattices[index].steps for index in cluster)
+    kinds = Counter(lattices[array].steps for *_, array in cluster)
     strides = Counter(stride for steps in kinds.elements() for stride, _ in steps)
     counts = {
         period: sum(
@@ -125,15 +195,14 @@ def _overlap_in(
     period = min(counts, key=lambda each: counts[each], default=1 << 62)
     pairs = len(cluster) * (len(cluster) - 1) // 2
     if counts and counts[period] > PAIR_COST * min(pairs, MOST_PAIRS):
-        return _overlap_of_pairs(uses, lattices, cluster)
-    begin = uses[cluster[0]][0] + lattices[cluster[0]].first
+        return _overlap_of_pairs(uses, cluster)
+    begin = cluster[0][0]
     rectangles: list[_Rectangle] = []
-    for index in cluster:
-        start = uses[index][0] + lattices[index].first - begin
-        rectangles += _rectangles(index, start, lattices[index], period)
+    for first, _, array in cluster:
+        rectangles += _rectangles(array, first - begin, lattices[array], period)
     found = _sweep(uses, rectangles)
     if found is not None and not share_elements(*uses[found[0]][:2], *uses[found[1]][:2]):
-        return _overlap_of_pairs(uses, lattices, cluster)  # windows over one array count too much
+        return _overlap_of_pairs(uses, cluster)  # windows over one array count too much
     return found
 
 
@@ -190,17 +259,14 @@ def _partner(
     )
 
 
-def _overlap_of_pairs(
-    uses: Sequence[Use], lattices: Sequence[_Lattice], cluster: list[int]
-) -> tuple[int, int] | None:
-    """Compare the arrays of a cluster, which are in the order of their first bytes, in pairs."""
+def _overlap_of_pairs(uses: Sequence[Use], cluster: list[_Extent]) -> tuple[int, int] | None:
+    """Compare the arrays of a cluster in pairs."""
     compared = 0
-    for place, index in enumerate(cluster):
+    for place, (first, _, index) in enumerate(cluster):
         pointer, layout, is_written = uses[index]
-        for other_index in cluster[:place]:
+        for _, other_end, other_index in cluster[:place]:
             other_pointer, other, other_is_written = uses[other_index]
-            meets = other_pointer + lattices[other_index].end > pointer + lattices[index].first
-            if meets and (is_written or other_is_written):
+            if other_end > first and (is_written or other_is_written):
                 compared += 1
                 if compared > MOST_PAIRS or share_elements(pointer, layout, other_pointer, other):
                     return other_index, index
