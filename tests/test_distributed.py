@@ -819,9 +819,11 @@ def on_rank_other_function(rank):
     [dxd.all_gather_gemm, dxd.gemm_all_reduce][rank](a, a)
 
 
-def test_different_functions_are_the_same_error_on_all_ranks(pair):
-    outcomes = pair.outcomes(on_rank_other_function)
-    assert_same_error(outcomes, "UnsupportedProblemError", "gemm_all_reduce on rank 1")
+def test_different_functions_are_an_error_that_names_them_on_all_ranks(pair):
+    texts = "all_gather_gemm: operation is", "gemm_all_reduce: operation is"
+    for (_, (error, found)), text in zip(pair.outcomes(on_rank_other_function), texts):
+        assert error == "UnsupportedProblemError" and found.startswith(text)
+        assert "gemm_all_reduce on rank 1" in found
 
 
 def on_rank_wrong_array(rank, case):
@@ -866,6 +868,17 @@ def on_rank_wrong_array(rank, case):
 )
 def test_wrong_arrays_are_the_same_error_on_all_ranks(pair, case, error, text):
     assert_same_error(pair.outcomes(on_rank_wrong_array, case), error, text)
+
+
+def on_rank_tangent(rank):
+    """Call with an operand of the epilogue that has a tangent of forward-mode differentiation."""
+    forward_ad, a = torch.autograd.forward_ad, torch.ones(4, 4, device=DEVICE)
+    with forward_ad.dual_level():
+        dxd.all_gather_gemm(a, a, epilogue=epilogues.bias(forward_ad.make_dual(a[0], a[1])))
+
+
+def test_a_tangent_is_the_same_error_on_all_ranks(pair):
+    assert_same_error(pair.outcomes(on_rank_tangent), "UnsupportedProblemError", "has a tangent")
 
 
 def on_rank_elsewhere(rank):
@@ -1110,7 +1123,7 @@ def on_rank_wrong_option(rank, options):
 def test_arguments_of_wrong_types_on_one_rank_are_an_error_on_all(pair, case):
     options, error = WRONG_TYPES[case]
     first, second = pair.run(on_rank_wrong_option, options)
-    assert first == second and first[0] == error and first[1].startswith("rank 1: ")
+    assert first == second and first[0] == error and "rank 1: " in first[1]
 
 
 def held():
@@ -1147,6 +1160,18 @@ def on_rank_groups(rank):
 
 def test_what_a_group_holds_ends_with_it(mortal):
     mortal.run(on_rank_groups)
+
+
+def on_rank_of_a_destroyed_mesh(rank):
+    mesh = dist.init_device_mesh(DEVICE, (dist.get_world_size(),))
+    x = distribute_tensor(torch.ones(4, 4, device=DEVICE), mesh, [Shard(0)])
+    dist.destroy_process_group()
+    dxd.gemm(x, x)
+
+
+def test_tensors_of_a_destroyed_mesh_are_refused(mortal):
+    for _, (error, text) in mortal.outcomes(on_rank_of_a_destroyed_mesh):
+        assert error == "RankError" and text.startswith("dxgemm.distributed.gemm: ")
 
 
 def on_rank_again(rank, port):

@@ -463,6 +463,20 @@ def test_tensors_on_a_gpu_without_memory_of_their_own_are_refused(torch, kind):
 
 
 @simulated
+@pytest.mark.parametrize("kind", ["requires grad", "a tangent"])
+@cases(READING, WRITING)
+def test_tensors_with_derivatives_are_refused(torch, role, kind):
+    from torch.autograd import forward_ad
+
+    y = torch.ones((S, S))
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(y + 0, y) if kind == "a tangent" else (y + 0).requires_grad_()
+        with pytest.raises(errors.ArrayTypeError, match=f"{kind}, and gemm is not differentiable"):
+            role(x, y)
+        role(x.detach().clone(), y)
+
+
+@simulated
 @pytest.mark.filterwarnings("ignore")
 def test_torch_transforms_are_refused(torch):
     from torch._subclasses.fake_tensor import FakeTensorMode

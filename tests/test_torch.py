@@ -13,6 +13,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.arrays import find_library
 
 torch = pytest.importorskip("torch", reason="the operators need torch: dxgemm[torch]")
+forward_ad = import_module("torch.autograd.forward_ad")
 dxt = import_module("dxgemm.torch")
 FUSED = import_module("dxgemm.torch.activations").ACTIVATIONS
 
@@ -599,6 +600,8 @@ def test_tangents_are_refused(random, activation):
         torch.func.jvp(lambda x: dxt.linear(x, weight, None, activation), (x,), (x,))
     with pytest.raises(errors.UnsupportedProblemError, match="gemm: b has a tangent"):
         torch.func.jvp(lambda b: dxt.gemm(x, b), (weight.T,), (weight.T,))
+    with forward_ad.dual_level(), pytest.raises(errors.ArrayTypeError, match="a tangent"):
+        torch.ops.dxgemm.linear(forward_ad.make_dual(x, x), weight, None, activation)
 
 
 def test_scalars_on_the_device_are_refused(random):
@@ -688,6 +691,21 @@ def test_products_of_torch_are_batch_invariant(random, launches, dtype):
         assert_close(result, expected[name], terms=k)
         for rows, part in fewer.items():
             assert torch.equal(part[name], result[:rows]), (name, rows)
+
+
+def test_batch_invariant_products_of_torch_have_tangents(random):
+    x, weight, bias = random(5, 4), random(3, 4), random(3)
+
+    def tangents():
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(x, 2 * x)
+            found = torchs_products(dual, weight, bias)
+            return {name: forward_ad.unpack_dual(y).tangent for name, y in found.items()}
+
+    expected = tangents()
+    with dxt.batch_invariant():
+        for name, found in tangents().items():
+            assert_close(found, expected[name], terms=4)
 
 
 SMALL_ROWS = (1, 2, 3) if simulator_enabled() else range(1, 301)

@@ -187,11 +187,6 @@ class Call:
                 f"{name}: there are no gradients of gemm_all_reduce, through an epilogue or with "
                 "out=; detach the operands."
             )
-        for label, _, value in self._arrays():
-            if not isinstance(value, torch.Tensor):
-                raise errors.ArrayTypeError(
-                    f"{name}: {label} is a {type(value).__name__}; pass a tensor."
-                )
         check_devices(name, {"a": a} | {label: value for label, _, value in self._arrays()})
 
 

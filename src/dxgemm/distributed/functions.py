@@ -172,13 +172,16 @@ def _call(
         raise errors.UnsupportedProblemError(
             f"{operation}: method is {method!r}; pass one of {', '.join(METHODS)}, or None."
         )
-    for label, operand in (("a", a), ("b", b), ("out", a if out is None else out)):
+    chain = None if epilogue is None else bound_epilogue(epilogue)
+    arrays = [("a", a), ("b", b), ("out", a if out is None else out)]
+    if chain is not None:
+        arrays += [(label, value) for label, value in zip(chain.labels, chain.values) if label]
+    for label, operand in arrays:
         check_tensor(f"{operation}: {label}", operand)
     try:
         counts = None if rows is None else tuple(map(index, rows))
     except TypeError:
         raise errors.ShapeError(f"{operation}: rows is {rows!r}; pass integers.") from None
-    chain = None if epilogue is None else bound_epilogue(epilogue)
     needs = (False, False, False)
     if torch.is_grad_enabled():
         values = () if chain is None else chain.values

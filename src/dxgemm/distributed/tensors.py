@@ -48,6 +48,7 @@ def gemm(
         A new DTensor (m, n).
 
     Raises:
+        RankError: the mesh's group was destroyed.
         UnsupportedProblemError: no product of the table has these placements, or the mesh has more
             dimensions.
         DxgemmError: as in `all_gather_gemm`.
@@ -76,7 +77,14 @@ def gemm(
     if method is not None:
         check_name("method", method, METHODS, errors.UnsupportedProblemError)
     (placed_a,), (placed_b,) = a.placements, b.placements
-    local_a, local_b, group = a.to_local(), b.to_local(), mesh.get_group()
+    local_a, local_b = a.to_local(), b.to_local()
+    try:
+        group = mesh.get_group()
+    except Exception as error:
+        raise errors.RankError(
+            f"gemm: {mesh} has no process group ({error}), as after destroy_process_group; make "
+            "the tensors anew, on a mesh of a living group."
+        ) from None
     options: dict[str, Any] = {"group": group, "method": method, "timeout": timeout}
     pair = placed_a, placed_b
     (m, n), ranks = (a.shape[0], b.shape[1]), mesh.size()

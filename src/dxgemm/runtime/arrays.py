@@ -150,6 +150,7 @@ class Torch(Library):
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
+        self._forward_ad = import_module("torch.autograd.forward_ad")
         # Triton and inductor use it too: building a Stream object costs a microsecond.
         self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
         complex32 = self._torch.complex32
@@ -161,9 +162,9 @@ class Torch(Library):
             # A real tensor cannot be a lazy conjugate; any may be a lazy negation. Asking for one
             # of the two costs as much as the rest.
             lazy = array.is_neg() if dtype not in self._complex else self._lazy(array)
-            key = (
-                array.shape, array.stride(), dtype, array.device, array.requires_grad, lazy,
-            )  # fmt: skip
+            # A tensor may have a tangent in a level of forward mode, of which there are few.
+            is_doubtful = array.requires_grad or getattr(self._forward_ad, "_current_level", 0) >= 0
+            key = array.shape, array.stride(), dtype, array.device, is_doubtful, lazy
         except Exception as error:  # of a tensor without strides, a storage, or sizes
             return 0, Unusable(f"is a {type(array).__name__} without memory of its own: {error}")
         # Without memory, a view's address is its offset.
@@ -219,6 +220,12 @@ class Torch(Library):
             raise ArrayTypeError(
                 f"gemm: {name} is a tensor that requires grad, and gemm is not differentiable; "
                 f"call dxgemm.torch.gemm, pass {name}.detach(), or call under torch.no_grad()."
+            )
+        is_forward = self._torch._C._is_fwd_grad_enabled()
+        if is_forward and self._forward_ad.unpack_dual(array).tangent is not None:
+            raise ArrayTypeError(
+                f"gemm: {name} is a tensor with a tangent, and gemm is not differentiable; pass "
+                f"{name}.detach()."
             )
 
     def _layout(self, key: Any) -> Layout:

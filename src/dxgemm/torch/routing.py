@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 import dxgemm
 from dxgemm.compiler.locks import lock_across_forks
@@ -102,7 +103,8 @@ def _invariant(
         return operator_of_torch(c, a, b, beta=beta, alpha=alpha, out=out)
     if c is not None:
         c = c.expand(out.shape)
-    with torch.no_grad():  # below autograd, where operands still say that they need gradients
+    # Below autograd, operands still say that they need gradients or have tangents.
+    with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
         return dxgemm.gemm(a, b, c, alpha, beta, out=out, batch_invariant=True)
 
 
