@@ -193,9 +193,10 @@ def test_a_damaged_entry_is_replaced(directory, kernel, entry):
     assert KernelStore(directory).load(KEY) == kernel
 
 
-def test_a_directory_that_cannot_be_made_costs_one_warning(tmp_path, kernel):
+@pytest.mark.parametrize("name", ["file/cache", "c" * 300])
+def test_a_directory_that_cannot_be_made_costs_one_warning(tmp_path, kernel, name):
     (tmp_path / "file").write_text("in the way")
-    store = KernelStore(tmp_path / "file" / "cache")
+    store = KernelStore(tmp_path / name)
     with pytest.warns(RuntimeWarning, match="DXGEMM_CACHE_DIR") as caught:
         assert store.load(KEY) is None
         with store.lock(KEY), store.lock(KEY):

@@ -109,6 +109,7 @@ class FakeDriver:
                 result = self.results[name]
                 return error, *(result if isinstance(result, tuple) else (result,))
             if "Alloc" in name:
+                arguments[0].to_bytes(8)  # OverflowError, as of the bindings
                 address = len(self.calls)
                 if not error:
                     self.allocated.add(address)
@@ -171,6 +172,19 @@ def test_without_memory_for_a_workspace_nothing_is_launched(fake):
     fake.fails = {}
     series(*CALL, stream=0)
     assert len(series.launched) == 2 and not fake.allocated
+
+
+@pytest.mark.parametrize("is_simulated", [True, False])
+def test_a_workspace_of_more_bytes_than_64_bits_count_is_refused(fake, monkeypatch, is_simulated):
+    monkeypatch.setattr(workspace, "simulator_enabled", lambda: is_simulated)
+    for size in (2**64, 2**80):
+        with pytest.raises(errors.LaunchError, match=f"no workspace of {size} bytes"):
+            workspace.Workspace(size, 0)
+        with (
+            pytest.raises(errors.LaunchError, match=f"no workspace of {size} bytes"),
+            workspace.borrowed(size, 0, 0),
+        ):
+            pass
 
 
 def test_a_workspace_is_given_back_when_a_launch_fails(fake):

@@ -166,6 +166,8 @@ def test_rows_of_a_batch_invariant_product_have_the_same_bits():
         (errors.ShapeError, (M, K), (K, N), (M, N + 1), {"beta": 1.0}),
         (errors.DtypeError, (M, K), (K, N, "float64"), None, {}),
         (errors.DtypeError, (M, K, "int16"), (K, N, "int16"), None, {}),
+        (errors.DtypeError, (M, K, "complex64"), (K, N, "complex64"), None, {}),
+        (errors.DtypeError, (M, K), (K, N), (M, N, "complex128"), {"beta": 1.0}),
         (errors.DtypeError, (M, K), (K, N), (M, N, "float64"), {"beta": 1.0}),
         (errors.ScalarError, (M, K), (K, N), None, {"alpha": 1j}),
         (errors.ScalarError, (M, K), (K, N), None, {"alpha": 1e300}),
@@ -185,8 +187,11 @@ def test_bad_input_is_refused_when_it_is_traced(error, a, b, c, options):
 
 
 def test_what_is_no_array_is_refused():
-    with pytest.raises(errors.ArrayTypeError):
-        dxgemm.jax.gemm(object(), integers((K, N)))
+    deleted = integers((M, K)) + 0
+    deleted.delete()
+    for operand in (object(), deleted):
+        with pytest.raises(errors.ArrayTypeError, match=r"^dxgemm\.jax\.gemm: a is"):
+            dxgemm.jax.gemm(operand, integers((K, N)))
 
 
 def test_an_error_in_the_handler_reaches_the_caller(monkeypatch):

@@ -604,6 +604,29 @@ def test_tangents_are_refused(random, activation):
         torch.ops.dxgemm.linear(forward_ad.make_dual(x, x), weight, None, activation)
 
 
+def test_fake_tensors_beside_real_ones_are_refused(random):
+    x = random(4, 4)
+    fake = import_module("torch._subclasses.fake_tensor").FakeTensorMode().from_tensor(x)
+    calls = {
+        "linear": lambda x, y: dxt.linear(x, y, None, "gelu"),
+        "gemm": dxt.gemm,
+        "gemm ": lambda x, y: dxt.gemm(x, x, epilogue=dxgemm.epilogues.residual(y)),
+        "matmul": dxt.matmul,
+        "gemm_grouped": lambda x, y: dxt.gemm_grouped(x, y[None], torch.tensor([4])),
+    }
+    for name, call in calls.items():
+        for pair in ((x, fake), (fake, x)):
+            with pytest.raises(errors.ArrayTypeError, match=f"^dxgemm.torch.{name.strip()}: torch"):
+                call(*pair)
+
+
+def test_tensors_that_require_grad_are_refused_on_the_host(random):
+    x = random(4, 4, requires_grad=True)
+    for on_host in (dxgemm.epilogues.relu.bound.on_host, dxgemm.reductions.sum().on_host):
+        with pytest.raises(errors.ArrayTypeError, match=r"^on_host: values cannot be read"):
+            on_host(x)
+
+
 def test_scalars_on_the_device_are_refused(random):
     with pytest.raises(errors.ScalarError, match="gemm: beta is a tensor"):
         dxt.gemm(random(3, 4), random(4, 5), random(3, 5), beta=random(1))

@@ -9,7 +9,9 @@ import ast
 import inspect
 import traceback
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,8 +27,47 @@ class Plain:
     """No array, no number, no stream."""
 
 
+def fail(*arguments, **options):
+    raise RuntimeError("not today")
+
+
+class NoRepr:
+    __repr__ = fail
+
+
+class NoAttribute:
+    __getattr__ = fail
+
+
+class Nothing:
+    """No stream, no array, no number, and nothing that could be said about it."""
+
+    __repr__ = __hash__ = __eq__ = __len__ = __iter__ = __float__ = __index__ = __bool__ = fail
+    __array__ = __dlpack__ = __dlpack_device__ = __cuda_stream__ = fail
+    __cuda_array_interface__ = ptr = property(fail)
+
+
+class BadArray(np.ndarray):
+    shape = property(fail)
+
+
+class BadFraction(Fraction):
+    __float__ = fail
+
+
 def ones(*shape, dtype="float32"):
     return np.ones(shape, dtype)
+
+
+def failing_values():
+    """Values that fail when they are looked at, by kind."""
+    return {
+        "no repr": NoRepr(), "no attributes": NoAttribute(), "nothing": Nothing(),
+        "in a tuple": ("naive", Nothing()), "too many digits": 10**5000,
+        "a bad fraction": BadFraction(1, 2), "a bad array": ones(4, 5).view(BadArray),
+        "infinity for a stream": SimpleNamespace(ptr=np.inf),
+        "an object for a stream": SimpleNamespace(cuda_stream=object()),
+    }  # fmt: skip
 
 
 def wrong_values():
@@ -119,10 +160,13 @@ REDUCTIONS = [name for name in reductions.__all__ if name not in ("Extremes", "R
 OF_TORCH = ("linear", "gemm", "matmul", "gemm_grouped")
 
 
-def check_refusals(call, function, base, parameter):
-    """Check that wrong values of a parameter are refused, and how; return how many were."""
-    refused = 0
-    for kind, value in wrong_values().items():
+def check_refusals(call, function, base, parameter, *, fails=True):
+    """Check that wrong values of a parameter are refused, and how; return how many were.
+
+    Those that fail are among them, but not where a value is for an epilogue.
+    """
+    refused, is_epilogue = 0, parameter == "epilogue" or not fails
+    for kind, value in (wrong_values() | ({} if is_epilogue else failing_values())).items():
         if parameter == "stream" and type(value) is int and not simulator_enabled():
             continue  # a number may be the address of a stream: the driver looks there
         arguments = {**base(), parameter: value}
@@ -180,6 +224,13 @@ def test_wrong_arguments_of_torch_are_refused(name):
         assert check_refusals(call, function, lambda: base, parameter) > 20
 
 
+@pytest.mark.parametrize("parameter", ["in_features", "out_features", "device", "dtype"])
+def test_wrong_arguments_of_a_module_of_torch_are_refused(parameter):
+    _, dxt = pytest.importorskip("torch"), pytest.importorskip("dxgemm.torch")
+    base = {"in_features": 3, "out_features": 4}
+    assert check_refusals("dxgemm.torch.Linear", dxt.Linear, lambda: base, parameter) > 20
+
+
 def test_wrong_arguments_of_jax_are_refused():
     pytest.importorskip("jax")
     gemm = pytest.importorskip("dxgemm.jax").gemm
@@ -212,7 +263,7 @@ def test_wrong_arguments_of_reductions_are_refused(name):
 
             assert check_refusals("", function_of_out, dict, "out") > 20
         else:
-            assert check_refusals(call, function, lambda: base, parameter) > 20
+            assert check_refusals(call, function, lambda: base, parameter, fails=False) > 20
     for value in wrong_values().values():
         with pytest.raises((errors.EpilogueError, TypeError)):
             function(**base) | value
@@ -237,7 +288,7 @@ def test_wrong_operands_of_epilogues_are_refused(name):
         def call(operand=operand, **values):
             dxgemm.gemm(**operands, epilogue=entry(**{**base, **values}))
 
-        assert check_refusals("", call, dict, operand.name) > 15
+        assert check_refusals("", call, dict, operand.name, fails=False) > 15
     assert check_refusals("on_host", entry(**base).on_host, lambda: {}, "values") > 20
 
 

@@ -28,6 +28,7 @@ from dxgemm.errors import (
     ShapeError,
     UnknownImplementationError,
     named_in_errors,
+    shown,
 )
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import check_flag, check_list, check_name
@@ -559,14 +560,14 @@ def build(
     from dxgemm.runtime.device import device_facts
 
     if progress is not None and not callable(progress):
-        raise SettingError(f"build: progress is {progress!r}; pass a function, or None.")
+        raise SettingError(f"build: progress is {shown(progress)}; pass a function, or None.")
     if arch is None:
         names = [device_facts(0).arch]
     else:
         names = [arch] if isinstance(arch, str) else [*check_list("arch", arch, SettingError)]
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"sm_\d+[af]?", name):
-                raise SettingError(f"build: arch is {name!r}; pass one such as 'sm_90a'.")
+                raise SettingError(f"build: arch is {shown(name)}; pass one such as 'sm_90a'.")
     for name in check_list("dtypes", dtypes, DtypeError):
         check_name("dtypes", name, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
     if implementations is not None:

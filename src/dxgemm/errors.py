@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 __all__ = [
     "ArrayTypeError",
@@ -36,6 +36,7 @@ __all__ = [
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+LONGEST_TEXT = 100  # characters of a value in a message
 _CALL = re.compile(r"[\w.]+: ")  # at the beginning of a message
 _OPERANDS = ("a", "b", "c", "out", "alpha", "beta")
 _MARKED = re.compile(f"<({'|'.join(_OPERANDS)})>")
@@ -77,6 +78,15 @@ class DxgemmError(Exception):
 def marked(name: str) -> str:
     """Mark the name of an operand of `gemm` in a message; other names stay as they are."""
     return f"<{name}>" if name in _OPERANDS else name
+
+
+def shown(value: Any) -> str:
+    """Text of a value in a message: the value may be any object, and its repr long, or an error."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
 def named_in_errors(call: str, **operands: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

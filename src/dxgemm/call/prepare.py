@@ -18,7 +18,7 @@ from dxgemm.call.epilogue import (
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, Symmetry, make_route, routes
-from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked
+from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked, shown
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import LEAST_ADDRESS, Library, host_view, libraries
@@ -108,7 +108,7 @@ def prepare(
     )  # fmt: skip
     try:
         route = routes[key]
-    except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
+    except Exception:  # of a new key; or of an argument without a hash, which is refused later
         route = None  # out of this handler: errors of a new route have no context
     if route is None:
         for name, array in (("<a>", a), ("<b>", b), ("<c>", c), ("<out>", out)):
@@ -294,15 +294,17 @@ def real_number(name: str, value: Any) -> float:
     is_real = type(value) is int or isinstance(value, numbers.Real)
     if not is_real or isinstance(value, bool | np.bool_):
         raise ScalarError(
-            f"gemm: {name} is {value!r} ({type(value).__name__}); it must be a real number, "
+            f"gemm: {name} is {shown(value)} ({type(value).__name__}); it must be a real number, "
             "held by Python or NumPy on the host."
         )
     try:
         converted = float(value)
     except OverflowError:
         converted = math.inf
+    except Exception as error:
+        raise ScalarError(f"gemm: {name} is {shown(value)}, and no float: {error}") from error
     if math.isinf(converted) and value != converted:
-        raise ScalarError(f"gemm: {name} is {value}, which overflows float64.")
+        raise ScalarError(f"gemm: {name} is {shown(value)}, which overflows float64.")
     return converted
 
 

@@ -8,7 +8,7 @@ from dxgemm.call.operand import inspected
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors
+from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.reduced import ReducedLaunch
@@ -74,7 +74,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
         precision does not use the parts.
     """
     if not isinstance(precision, str) or not precision.startswith(EMULATED):
-        raise PrecisionError(f"prepare: precision is {precision!r}; pass 'emulated'.")
+        raise PrecisionError(f"prepare: precision is {shown(precision)}; pass 'emulated'.")
     handle = None if stream is None else stream_handle(stream)
     _, b, library, pointer, layout = inspected("b", b, handle, b)
     k = layout.shape[-2] if len(layout.shape) > 1 else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from logging import DEBUG
@@ -534,10 +535,8 @@ def route_of_layouts(
         alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle, adds_transpose
     )  # fmt: skip
     key = (*layouts.items(), *rest)
-    try:
+    with suppress(Exception):  # of a new key; or of an argument without a hash, which is refused
         return routes[key]
-    except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused
-        pass
     return _remember(key, Route(layouts, *rest))
 
 

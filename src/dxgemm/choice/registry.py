@@ -20,7 +20,7 @@ from dxgemm.choice.implementation import (
     launchable,
 )
 from dxgemm.compiler import KernelSpec
-from dxgemm.errors import UnknownImplementationError
+from dxgemm.errors import UnknownImplementationError, shown
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, result_dtypes
 
@@ -152,7 +152,7 @@ def find_implementation(name: Any) -> Implementation:
     found = _by_name.get(name) if isinstance(name, str) else None
     if found is None:
         raise UnknownImplementationError(
-            f"gemm: implementation {name!r} is unknown; there are {', '.join(_by_name)}."
+            f"gemm: implementation {shown(name)} is unknown; there are {', '.join(_by_name)}."
         )
     return found
 

@@ -37,7 +37,7 @@ from dxgemm.choice.model import (
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
-from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError
+from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, shown
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
@@ -343,7 +343,7 @@ def _named(
     if config is not None and not is_known:
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(
-            f"gemm: {name!r} has no config {config} for {device.arch}; there are {listed}."
+            f"gemm: {name!r} has no config {shown(config)} for {device.arch}; there are {listed}."
         )
     if not chosen.is_own:
         stores_matrix = problem.reduction is not None
@@ -375,7 +375,7 @@ def asked_kernel(implementation: Any) -> tuple[Implementation, Any, int]:
     given = (*implementation, 1) if len(implementation) == 2 else implementation
     if len(given) != 3 or type(given[2]) is not int or given[2] < 1:
         raise UnknownImplementationError(
-            f"gemm: implementation is {implementation!r}; pass a name, (name, config), or "
+            f"gemm: implementation is {shown(implementation)}; pass a name, (name, config), or "
             "(name, config, slices) with a number of split-K slices."
         )
     return find_implementation(given[0]), *given[1:]

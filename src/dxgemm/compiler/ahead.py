@@ -11,7 +11,7 @@ from typing import Any
 from dxgemm.compiler.build import CompiledKernel, ptx_arch
 from dxgemm.compiler.kernels import find_kernel, obtain_kernel
 from dxgemm.compiler.spec import KernelSpec
-from dxgemm.errors import SettingError
+from dxgemm.errors import SettingError, shown
 
 Task = tuple[KernelSpec, str]  # a kernel and its architecture
 Finished = Generator[tuple[Task, CompiledKernel], None, None]
@@ -39,7 +39,7 @@ def build_kernels(
     if jobs is None:
         jobs = len(os.sched_getaffinity(0))
     if not isinstance(jobs, int) or jobs < 1:
-        raise SettingError(f"build: jobs is {jobs!r}; pass a number of processes, at least one.")
+        raise SettingError(f"build: jobs is {shown(jobs)}; pass a number of processes, from 1 on.")
     kernels = {task: kernel for task in tasks if (kernel := find_kernel(*task))}
     missing = _in_order([task for task in tasks if task not in kernels])
     jobs = min(jobs, len(missing))

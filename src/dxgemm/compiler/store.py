@@ -252,9 +252,10 @@ class KernelStore:
     def info(self) -> CacheInfo:
         records = map(_record, self._kernels.headers())
         folder = self.directory
-        while folder is not None and not folder.exists() and folder != folder.parent:
+        # `os.path` asks of any name, also of one that is too long.
+        while folder is not None and not os.path.exists(folder) and folder != folder.parent:
             folder = folder.parent
-        can_write = folder is not None and folder.is_dir() and os.access(folder, os.W_OK)
+        can_write = folder is not None and os.path.isdir(folder) and os.access(folder, os.W_OK)
         return CacheInfo(
             directory=self.directory,
             writable=can_write and self._kernels._is_usable,

@@ -160,8 +160,8 @@ def find_group(call: str, group: Any) -> Group:
     process_group = dist.group.WORLD if group is None else group
     if not isinstance(process_group, dist.ProcessGroup):  # torch has a number for others' groups
         raise errors.RankError(
-            f"{call}: group is {group!r}, or this process is not in the group; pass one of torch "
-            "that has it."
+            f"{call}: group is {errors.shown(group)}, or this process is not in the group; pass "
+            "one of torch that has it."
         )
     try:
         store = _get_store(process_group)

@@ -8,12 +8,18 @@ from typing import Any
 
 import torch
 
-from dxgemm import errors
 from dxgemm.distributed.calls import Call
 from dxgemm.distributed.gradients import compute_with_gradients
 from dxgemm.distributed.schedule import GATHER, METHODS, REDUCE, SCATTER
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
-from dxgemm.errors import named_in_errors
+from dxgemm.errors import (
+    DxgemmError,
+    SettingError,
+    ShapeError,
+    UnsupportedProblemError,
+    named_in_errors,
+    shown,
+)
 from dxgemm.torch.operands import check_tensor
 
 TIMEOUT_S = 300.0
@@ -150,7 +156,7 @@ def _product(
     """Compute one of the operations, or tell all ranks that the arguments of this one are wrong."""
     try:
         call = _call(operation, a, b, rows, out, epilogue, method, timeout)
-    except errors.DxgemmError as error:
+    except DxgemmError as error:
         call = Call(operation, a, b, error=error)
     return compute_with_gradients(group, call)
 
@@ -167,10 +173,10 @@ def _call(
 ) -> Call:
     """Make a call of arguments that have the right types."""
     if not isinstance(timeout, int | float) or not timeout > 0:
-        raise errors.SettingError(f"{operation}: timeout is {timeout!r}; pass seconds above 0.")
+        raise SettingError(f"{operation}: timeout is {shown(timeout)}; pass seconds above 0.")
     if not isinstance(method, str | None):
-        raise errors.UnsupportedProblemError(
-            f"{operation}: method is {method!r}; pass one of {', '.join(METHODS)}, or None."
+        raise UnsupportedProblemError(
+            f"{operation}: method is {shown(method)}; pass one of {', '.join(METHODS)}, or None."
         )
     chain = None if epilogue is None else bound_epilogue(epilogue)
     arrays = [("a", a), ("b", b), ("out", a if out is None else out)]
@@ -181,7 +187,7 @@ def _call(
     try:
         counts = None if rows is None else tuple(map(index, rows))
     except TypeError:
-        raise errors.ShapeError(f"{operation}: rows is {rows!r}; pass integers.") from None
+        raise ShapeError(f"{operation}: rows is {shown(rows)}; pass integers.") from None
     needs = (False, False, False)
     if torch.is_grad_enabled():
         values = () if chain is None else chain.values

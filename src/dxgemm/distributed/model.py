@@ -29,7 +29,13 @@ from dxgemm.distributed.schedule import (
     make_schedule,
     simulate,
 )
-from dxgemm.errors import DtypeError, SettingError, UnsupportedProblemError, named_in_errors
+from dxgemm.errors import (
+    DtypeError,
+    SettingError,
+    UnsupportedProblemError,
+    named_in_errors,
+    shown,
+)
 from dxgemm.gpu.cards import find_card
 from dxgemm.problem.arguments import check_name, check_size
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES
@@ -282,7 +288,7 @@ def explain(
     if gpu is not None:
         find_card(gpu)
     if not isinstance(link, Link):
-        raise SettingError(f"gemm: link is {link!r}; pass NVLINK, NETWORK or another Link.")
+        raise SettingError(f"gemm: link is {shown(link)}; pass NVLINK, NETWORK or another Link.")
     if method is not None:
         check_name("method", method, METHODS, UnsupportedProblemError)
     if operation == GATHER:

@@ -72,7 +72,7 @@ def gemm(
         )
     if not isinstance(placement, Placement | None):
         raise errors.UnsupportedProblemError(
-            f"gemm: placement is {placement!r}; pass Shard(0) or Replicate(), or None."
+            f"gemm: placement is {errors.shown(placement)}; pass Shard(0) or Replicate(), or None."
         )
     if method is not None:
         check_name("method", method, METHODS, errors.UnsupportedProblemError)

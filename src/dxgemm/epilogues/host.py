@@ -14,7 +14,7 @@ import numpy as np
 from dxgemm.epilogues import elementary
 from dxgemm.epilogues.kinds import Parameter, epilogue_error, fits, fitting_shapes
 from dxgemm.epilogues.literals import compiled_function
-from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError
+from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError, shown
 
 # Results of functions where Python raises, if it is not a function of NumPy with the same name.
 _IEEE: dict[str, Callable[..., Any]] = {
@@ -110,7 +110,7 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     """Array of numbers."""
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise ArrayTypeError(f"on_host: {name} cannot be read by NumPy: {error}") from None
     if array.dtype.kind not in "iufc" and not _is_floating(array.dtype):
         raise DtypeError(f"on_host: {name} has dtype {array.dtype}; pass numbers.")
@@ -120,8 +120,8 @@ def _numbers(name: str, value: Any) -> np.ndarray:
 def _dtype(value: Any) -> np.dtype:
     try:
         return np.dtype(value)
-    except (TypeError, ValueError) as error:
-        raise DtypeError(f"on_host: dtype is {value!r}: {error}; pass one of NumPy.") from None
+    except Exception as error:
+        raise DtypeError(f"on_host: dtype is {shown(value)}: {error}; pass one of NumPy.") from None
 
 
 def _unbatched(array: np.ndarray, ndim: int) -> np.ndarray:
@@ -199,7 +199,7 @@ def _elements(
 def _output_dtype(array: Any, otherwise: np.dtype) -> np.dtype:
     try:
         return np.dtype(array.dtype)
-    except (AttributeError, TypeError):
+    except Exception:
         return otherwise
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dxgemm.errors import UnknownGpuError
+from dxgemm.errors import UnknownGpuError, shown
 from dxgemm.gpu.facts import DeviceFacts, facts_of
 from dxgemm.gpu.occupancy import sm_limits
 
@@ -78,7 +78,7 @@ def find_card(name: Any) -> Card:
         if model in words and words <= {model, *others}:
             return card
     raise UnknownGpuError(
-        f"explain: no facts of a GPU {name!r} are known; there are {', '.join(CARDS)}."
+        f"explain: no facts of a GPU {shown(name)} are known; there are {', '.join(CARDS)}."
     )
 
 

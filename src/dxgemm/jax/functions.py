@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from dxgemm.call.prepare import kernel_scalars, real_number
-from dxgemm.errors import ArrayTypeError, ShapeError, named_in_errors
+from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.jax.call_frame import Array
 from dxgemm.jax.handler import TARGET, Options, register, route_of
 from dxgemm.problem.arguments import check_flag
 from dxgemm.problem.define import check_precision
-from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
 from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.exports import refuse_deleted
 
 
 @named_in_errors("dxgemm.jax.gemm")
@@ -47,7 +48,8 @@ def gemm(
         (m, n) or (batch, m, n), dtype of a; int32 for int8.
 
     Raises:
-        ArrayTypeError: an operand is no array of JAX or NumPy.
+        ArrayTypeError: an operand is no array of JAX or NumPy, or was deleted.
+        DtypeError: an operand is complex.
         ShapeError: shapes do not fit together.
         DxgemmError: any error of `dxgemm.gemm`, when the function is traced.
 
@@ -73,10 +75,13 @@ def gemm(
 
 
 def _array(name: str, operand: Any) -> Any:
+    refuse_deleted(name, operand)
     try:
         array = jnp.asarray(operand)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:
         raise ArrayTypeError(f"gemm: {name} is no array: {error}") from None
+    if str(array.dtype) in COMPLEX_PARTS:
+        raise DtypeError(f"gemm: {name} is {array.dtype}; complex arrays are for dxgemm.gemm.")
     if array.ndim not in (2, 3):
         raise ShapeError(f"gemm: {name} is {array.shape}; pass a matrix or a batch of matrices.")
     return array

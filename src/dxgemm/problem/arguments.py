@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.errors import DxgemmError, SettingError, ShapeError
+from dxgemm.errors import DxgemmError, SettingError, ShapeError, shown
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return an option that is True or False, NumPy's among them."""
     if not isinstance(value, bool | np.bool_):
-        raise SettingError(f"gemm: {name} is {value!r}; pass True or False.")
+        raise SettingError(f"gemm: {name} is {shown(value)}; pass True or False.")
     return bool(value)
 
 
@@ -21,19 +21,19 @@ def check_size(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> 
     """Return a size as Python's own int."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or not least <= value <= most:
-        raise ShapeError(f"gemm: {name} is {value!r}; pass an integer from {least} to {most}.")
+        raise ShapeError(f"gemm: {name} is {shown(value)}; pass an integer from {least} to {most}.")
     return int(value)
 
 
 def check_name(name: str, value: Any, known: Collection[str], error: type[DxgemmError]) -> str:
     """Return an option that is one of the names that are known."""
     if not isinstance(value, str) or value not in known:
-        raise error(f"gemm: {name} is {value!r}; pass {' or '.join(map(repr, known))}.")
+        raise error(f"gemm: {name} is {shown(value)}; pass {' or '.join(map(repr, known))}.")
     return value
 
 
 def check_list(name: str, value: Any, error: type[DxgemmError]) -> tuple[Any, ...]:
     """Return an option that is a list or a tuple."""
     if not isinstance(value, list | tuple):
-        raise error(f"gemm: {name} is {value!r}; pass a list or a tuple.")
+        raise error(f"gemm: {name} is {shown(value)}; pass a list or a tuple.")
     return tuple(value)

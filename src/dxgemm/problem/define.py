@@ -12,6 +12,7 @@ from dxgemm.errors import (
     PrecisionError,
     ReadOnlyError,
     ShapeError,
+    shown,
 )
 from dxgemm.problem.arguments import check_name, check_size
 from dxgemm.problem.dtypes import (
@@ -242,7 +243,7 @@ def check_precision(precision: Any, dtype: str) -> None:
     if not fitting:
         names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)
         known = " or ".join(map(repr, (*names, THREE_PRODUCTS)))
-        raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
+        raise PrecisionError(f"gemm: precision is {shown(precision)}; pass {known}, or None.")
     if not {dtype, COMPLEX_PARTS.get(dtype, dtype)} & {*fitting}:
         raise PrecisionError(
             f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but <a> and "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.errors import ArrayTypeError, MissingPackageError
+from dxgemm.errors import ArrayTypeError, MissingPackageError, shown
 from dxgemm.problem.layout import Layout, normalised
 from dxgemm.runtime.device import device_count
 from dxgemm.runtime.streams import wait_for
@@ -271,8 +271,11 @@ class Host(Library):
     """NumPy arrays. On the simulator, kernels run on host memory."""
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
-        key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
-        pointer = array.__array_interface__["data"][0]
+        try:
+            key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
+            pointer = array.__array_interface__["data"][0]
+        except Exception as error:  # of a property of a subclass
+            return 0, Unusable(f"is a {type(array).__name__} that cannot be read: {error}")
         if pointer < LEAST_ADDRESS and array.size:
             return 0, NULL
         return pointer, key
@@ -358,18 +361,21 @@ def _find_library(name: str, array: Any) -> Library | None:
     if isinstance(array, np.ndarray):
         return _host
     for base in type(array).__mro__:
-        root = base.__module__.partition(".")[0]
+        root = str(base.__module__).partition(".")[0]
         if root == "cupy" and base.__name__ == "ndarray":
             _refuse_distributed(name, array)
             return CuPy()
         if root == "torch" and base.__name__ == "Tensor":
             _refuse_wrapper(name, array, base)
             return libraries.setdefault(base, Torch())  # one for Tensor, Parameter and others
-    exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
+    try:
+        exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
+    except Exception:
+        exports = True  # the export tells
     if exports and not isinstance(array, type):
         return None
     raise ArrayTypeError(
-        f"gemm: {name} is {_shown(array)}, not an array; pass an array of CuPy, NumPy, torch, JAX "
+        f"gemm: {name} is {shown(array)}, not an array; pass an array of CuPy, NumPy, torch, JAX "
         "or numba, or any object with __dlpack__ or __cuda_array_interface__."
     )
 
@@ -394,12 +400,4 @@ def _refuse_wrapper(name: str, array: Any, tensor: Any) -> None:
     raise ArrayTypeError(
         f"gemm: {name} is a {kind.__name__}, which computes torch's operators itself "
         f"(__torch_dispatch__), so that its memory need not be its value; {way_out}."
-    )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    kind = type(value).__name__
-    return (
-        "None" if value is None else f"a {kind}, {text if len(text) <= 40 else text[:37] + '...'}"
     )

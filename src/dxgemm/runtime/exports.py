@@ -252,7 +252,7 @@ def launch_stream(stream: int | None, *arrays: Any) -> int:
     if stream is not None:
         return stream
     array = next((array for array in arrays if array is not None), None)
-    with suppress(ArrayTypeError):  # refused when it is read as an operand
+    with suppress(Exception):  # refused when it is read as an operand
         library = libraries.get(type(array)) or find_library("out", array)
         if library is not None:
             return library.current_stream(array)
@@ -282,6 +282,12 @@ def refuse_new_jax_array(call: str, result: Any) -> None:
             f"{call}: the result would be a JAX array, which never changes, but each call of a "
             "plan writes to it; pass out= of another library."
         )
+
+
+def refuse_deleted(name: str, array: Any) -> None:
+    """Refuse an array of JAX that has no memory any more."""
+    if _is_of_jax(array) and array.is_deleted():
+        raise ArrayTypeError(f"gemm: {name} is a JAX array that was deleted or donated.")
 
 
 def indexable(array: Any) -> Any:
@@ -342,8 +348,7 @@ def _exported(name: str, array: Any, stream: int) -> Export:
     """Export an operand for a launch on a stream."""
     kind = type(array).__name__
     is_jax = _is_of_jax(array)
-    if is_jax and array.is_deleted():
-        raise ArrayTypeError(f"gemm: {name} is a JAX array that was deleted or donated.")
+    refuse_deleted(name, array)
     try:
         has_dlpack = hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")
         view, is_pinned = (_by_dlpack if has_dlpack else _by_interface)(name, array, stream)
@@ -409,7 +414,7 @@ def _by_interface(name: str, array: Any, stream: int) -> tuple[Any, bool]:
 def _interface_stream(array: Any) -> int:
     """Stream of `__cuda_array_interface__`; 0 if it has none."""
     with suppress(Exception):  # JAX has no interface for all dtypes
-        return array.__cuda_array_interface__.get("stream") or 0
+        return int(array.__cuda_array_interface__.get("stream") or 0)
     return 0
 
 
@@ -424,7 +429,7 @@ def _known(array: Any) -> Export:
 
 
 def _is_of_jax(array: Any) -> bool:
-    return type(array).__module__.startswith("jaxlib") and hasattr(array, "is_deleted")
+    return str(type(array).__module__).startswith("jaxlib") and hasattr(array, "is_deleted")
 
 
 def _empty_of_jax(shape: tuple[int, ...], dtype: str, like: Export) -> _JaxResult:

@@ -24,7 +24,10 @@ def allocate(what: str, ordinal: int, attempt: Callable[[], tuple[Any, Any]]) ->
     Raises:
         LaunchError: there is not enough memory.
     """
-    error, memory = attempt()
+    try:
+        error, memory = attempt()
+    except OverflowError as overflow:  # more bytes than 64 bits count
+        raise LaunchError(f"gemm: no {what}: {overflow}.") from None
     given_back = ""
     if error == driver_api().CUresult.CUDA_ERROR_OUT_OF_MEMORY:
         given_back = _give_back_free_blocks(ordinal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dxgemm.errors import StreamError
+from dxgemm.errors import StreamError, shown
 from dxgemm.runtime.capture import check_same_capture
 
 
@@ -19,11 +19,11 @@ def stream_handle(stream: Any) -> int:
     if not isinstance(stream, int):
         try:
             handle = _handle_of(stream)
-        except (TypeError, ValueError, IndexError):
+        except Exception:
             handle = None  # the object only resembles a stream
     if handle is None or isinstance(handle, bool) or not 0 <= handle < 2**64:
         raise StreamError(
-            f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
+            f"gemm: stream is {shown(stream)}; pass a stream of CuPy, torch, numba or cuda.core, "
             "or its raw handle as a non-negative int."
         )
     return handle

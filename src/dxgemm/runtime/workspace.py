@@ -36,7 +36,7 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
         LaunchError: there is not enough memory.
     """
     if simulator_enabled():
-        memory = np.empty(size, np.uint8)
+        memory = _host_memory(size)
         yield memory.ctypes.data
         return
     driver = driver_api()
@@ -62,7 +62,7 @@ class Workspace:
 
     def __init__(self, size: int, ordinal: int) -> None:
         if simulator_enabled():
-            self._memory = np.empty(size, np.uint8)
+            self._memory = _host_memory(size)
             self.pointer: int = self._memory.ctypes.data
             return
         driver = driver_api()
@@ -73,6 +73,14 @@ class Workspace:
             )
         self.pointer = int(pointer)
         weakref.finalize(self, _free, self.pointer, ordinal)
+
+
+def _host_memory(size: int) -> np.ndarray:
+    """Memory for a workspace on the simulator."""
+    try:
+        return np.empty(size, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise LaunchError(f"gemm: no workspace of {size} bytes: {error}.") from None
 
 
 def _free(pointer: int, ordinal: int) -> None:

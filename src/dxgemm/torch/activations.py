@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from dxgemm import epilogues
-from dxgemm.errors import SettingError
+from dxgemm.errors import SettingError, shown
 
 
 class Activation(NamedTuple):
@@ -58,5 +58,5 @@ def find_activation(name: str) -> Activation:
     """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(map(repr, ACTIVATIONS))
-        raise SettingError(f"activation is {name!r}; pass {known}, or None.")
+        raise SettingError(f"activation is {shown(name)}; pass {known}, or None.")
     return ACTIVATIONS[name]

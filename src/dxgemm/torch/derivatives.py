@@ -55,13 +55,13 @@ def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epil
     """
     if not isinstance(of, Epilogue) or of.takes_pairs or of.outputs:
         raise errors.EpilogueError(
-            f"derivative: of is {of!r}; pass an epilogue without operands, that neither takes "
-            "pairs nor has outputs."
+            f"derivative: of is {errors.shown(of)}; pass an epilogue without operands, that "
+            "neither takes pairs nor has outputs."
         )
     names = [entry.name for entry in of.parameters if not entry.is_number]
     if operand is not None and (not isinstance(operand, str) or operand not in names):
         raise errors.EpilogueError(
-            f"derivative: {of.name} has no vector or matrix {operand!r}; it has "
+            f"derivative: {of.name} has no vector or matrix {errors.shown(operand)}; it has "
             f"{', '.join(names) or 'none'}."
         )
 

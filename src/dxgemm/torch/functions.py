@@ -8,16 +8,23 @@ import torch
 
 from dxgemm import epilogues
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
-from dxgemm.errors import named_in_errors
+from dxgemm.errors import SettingError
 from dxgemm.problem.arguments import check_flag
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
 from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
-from dxgemm.torch.operands import as_flag, as_matrix, as_number, cast_operand, check_tensor
+from dxgemm.torch.operands import (
+    as_flag,
+    as_matrix,
+    as_number,
+    cast_operand,
+    check_tensor,
+    named_in_errors,
+)
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
 
 
-@named_in_errors("dxgemm.torch.linear", a="x", b="weight")
+@named_in_errors("linear", a="x", b="weight")
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -79,7 +86,7 @@ def linear(
     return linear_operator(x, weight, bias, activation, batch_invariant)
 
 
-@named_in_errors("dxgemm.torch.gemm")
+@named_in_errors("gemm")
 def gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -132,7 +139,7 @@ def gemm(
     return gemm_operator(a, b, c, alpha, beta, batch_invariant)
 
 
-@named_in_errors("dxgemm.torch.matmul")
+@named_in_errors("matmul")
 def matmul(
     a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, batch_invariant: bool = False
 ) -> torch.Tensor:
@@ -165,7 +172,7 @@ def matmul(
     return matmul_operator(a, b, alpha, as_flag("batch_invariant", batch_invariant))
 
 
-@named_in_errors("dxgemm.torch.gemm_grouped")
+@named_in_errors("gemm_grouped")
 def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Products of the groups that offsets share out, in one launch, as torch's grouped product.
 
@@ -203,10 +210,10 @@ class Linear(torch.nn.Linear):
         activation, batch_invariant: as `linear` takes them.
 
     Raises:
-        SettingError: there is no such activation.
+        SettingError: there is no such activation, or `torch.nn.Linear` refuses the arguments.
     """
 
-    @named_in_errors("dxgemm.torch.Linear")
+    @named_in_errors("Linear")
     def __init__(
         self,
         in_features: int,
@@ -221,7 +228,10 @@ class Linear(torch.nn.Linear):
         if activation is not None:
             find_activation(activation)
         check_flag("batch_invariant", batch_invariant)
-        super().__init__(in_features, out_features, bias, device, dtype)
+        try:
+            super().__init__(in_features, out_features, bias, device, dtype)
+        except Exception as error:
+            raise SettingError(f"torch.nn.Linear refuses the arguments: {error}") from error
         self.activation = activation
         self.batch_invariant = batch_invariant
 

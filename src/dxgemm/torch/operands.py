@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.autograd.forward_ad import unpack_dual
@@ -12,8 +14,31 @@ from dxgemm import errors
 from dxgemm.call.prepare import real_number
 from dxgemm.problem.arguments import check_flag
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX_DTYPES = (torch.complex64, torch.complex128)
+
+
+def named_in_errors(name: str, **operands: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a function of `dxgemm.torch` so that its errors name it, and its operands.
+
+    What torch asserts of operands, such as of fake tensors beside real ones, is an error of these.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @errors.named_in_errors(f"dxgemm.torch.{name}", **operands)
+        @wraps(function)
+        def named(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return function(*args, **kwargs)
+            except AssertionError as error:
+                raise errors.ArrayTypeError(f"torch refuses the operands: {error}") from error
+
+        return named
+
+    return decorate
 
 
 def cast_operand(label: str, operand: Any) -> torch.Tensor:
