@@ -122,6 +122,13 @@ def test_strides_that_depend_on_rows_do_not_change_the_order(configs_of_a_gpu, k
     assert order_of(strided(straight, batch=straight.a.batch + 1)) == order_of(straight)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "complex64"])
+def test_a_long_k_is_explained(configs_of_a_gpu, dtype):
+    for m, n in ((1, 6), (5, 6), (5, 60)):
+        explanation = dxgemm.explain_shape(m, n, 2**39, dtype, batch_invariant=True, gpu="H200")
+        assert "pieces" in explanation.computed_as
+
+
 def test_a_copy_is_made_whatever_its_size():
     problem = problem_of("float16", 2**20, 4096, 4095)
     assert problem.aligned.a == problem.a

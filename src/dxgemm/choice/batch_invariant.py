@@ -25,6 +25,7 @@ from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.choice.selection import Ranking, Times, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.parts.tensor_map import MOST_STRIDE_BYTES
 from dxgemm.problem.arguments import check_flag
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
@@ -215,8 +216,8 @@ def _typical(strides: Strides, alignment: int, problem: Problem, rows: int) -> t
     long = -(-max(rows, problem.k) // line) * line
 
     def typical(stride: int) -> int:
-        if stride in (0, 1):
-            return stride
+        if stride in (0, 1) or abs(stride) * item_size >= MOST_STRIDE_BYTES:
+            return stride  # the last: of no array, but of sizes that are only explained
         length = long if stride * item_size % MAX_ALIGNMENT == 0 else long + 1
         return length if stride > 0 else -length
 
