@@ -134,7 +134,7 @@ class _Handover:
         return self._result.array.__dlpack_device__()
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        with current_device(self._result.layout.device):
+        with current_device(self._result.layout.device), outside_capture():
             if stream is None:
                 call_driver("cuStreamSynchronize", self._stream, failure="gemm: a result for JAX")
             else:
