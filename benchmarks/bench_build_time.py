@@ -88,10 +88,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder in which a wheel of this GPU's kernels for the first calls is installed."""
     if SMOKE:
         pytest.skip("the simulator loads no kernels")
-    from dxgemm.choice.registry import kernel_specs
     from dxgemm.choice.selection import choose
     from dxgemm.compiler import build_kernels
     from dxgemm.compiler.wheels import package_name, write_kernels
+    from dxgemm.lower.ahead import kernel_specs
     from dxgemm.problem.define import contiguous_problem
     from dxgemm.runtime.device import device_facts
     from dxgemm.tuning.measure import candidate_specs

@@ -82,9 +82,10 @@ def prepare_kernel(
     from dxgemm import epilogues
     from dxgemm.choice.registry import find_implementation
     from dxgemm.compiler import obtain_kernel
+    from dxgemm.lower.ahead import common_specs
     from dxgemm.problem.fusion import Fusion
 
-    spec = find_implementation(implementation).common_specs((dtype,))[0]
+    spec = common_specs(find_implementation(implementation), (dtype,))[0]
     if epilogue:
         stages = (getattr(epilogues, epilogue),)
         spec = replace(spec, epilogue=Fusion(stages, ()))

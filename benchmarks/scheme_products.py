@@ -12,7 +12,8 @@ from typing import Any
 
 import cupy as cp
 
-from dxgemm.choice.emulation_parts import buffers, series_spec
+from dxgemm.choice.emulation_parts import buffers
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, Scheme, parts_layout
@@ -72,7 +73,7 @@ def scheme_problem(m: int, n: int, k: int) -> Any:
 
 def scheme_spec(study: Study, m: int, n: int, k: int) -> KernelSpec:
     problem = scheme_problem(m, n, k)
-    return series_spec(emulated_float32, study.config, problem, (study.scheme, "k", "k"))
+    return file_spec(emulated_float32, problem, (study.scheme, "k", "k"), study.config)
 
 
 class SchemeProduct:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.program import OUT, A, Program
 
 ACROSS = {"along_k": False, "across_k": True}
 
@@ -43,8 +44,8 @@ def split_by_kernel(home: Any, parts_of: Any, x: np.ndarray, across: bool) -> Sp
     strides = Strides(0, *(s if n > 1 else 0 for s, n in zip(strides[1:], x.shape, strict=True)))
     parts = parts_of(strides, rows, k)
     memory = home.send(np.full(parts.size, 0xFF, np.uint8))
-    launch = parts.bind(device_facts(0).arch, 0)
-    launch(*(pointer_of(sent),) * 4, 0, 0, 0, parts.arguments(pointer_of(memory)))
+    launch = Program((parts.step(A, OUT),)).bind(device_facts(0).arch, 0)
+    launch(*(pointer_of(sent),) * 3, pointer_of(memory), 0, 0, 0)
     stored = Memory(home.fetch(memory))
     factors = stored.buffer(*parts.factors(0), x.dtype)[:rows]
     status = stored.buffer(*parts.status(0), np.int32).reshape(-1, 2).max(axis=0)

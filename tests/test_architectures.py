@@ -25,7 +25,7 @@ MOST_STACK_BYTES = 64  # some addresses, or the barriers of cuBLASDx, but no sum
 COMPILE_IN_TURN = """
 import json, sys
 from dataclasses import asdict
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import kernel_specs
 from dxgemm.compiler import compile_kernel
 from dxgemm.errors import MissingPackageError
 from dxgemm.problem.dtypes import RESULT_DTYPES
@@ -79,6 +79,7 @@ def test_kernels_that_are_chosen_compile_and_fit(run_python, turn):
 SAME_PTX = """
 import re, sys
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import build
 
 def normalised(ptx):
@@ -93,7 +94,7 @@ def normalised(ptx):
     return re.sub(r"\\b_(?:ZN|cudapy_smem)\\w+?(?=_param_|\\b)", number, "\\n".join(lines))
 
 name, dtype, *architectures = sys.argv[1:]
-spec = find_implementation(name).common_specs((dtype,))[-1]
+spec = common_specs(find_implementation(name), (dtype,))[-1]
 made = []
 for arch in architectures:
     build.ptx_arch = lambda arch: arch
@@ -130,8 +131,9 @@ def test_architectures_of_the_same_ptx():
 
 WITH_FEWER_BLOCKS = """
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import compile_kernel
-spec = find_implementation("naive").common_specs(("float64",))[0]
+spec = common_specs(find_implementation("naive"), ("float64",))[0]
 for arch in ("sm_90a", "sm_100"):
     kernel = compile_kernel(spec, arch)
     print(kernel.record.stack_bytes, ".minnctapersm 1\\n" in kernel.ptx)

@@ -10,9 +10,10 @@ from known_devices import A100, H200
 
 from dxgemm.api import build_tasks
 from dxgemm.call.complex_call import form_of_problem
-from dxgemm.launches.complex_product import copy_spec, sum_spec
+from dxgemm.lower.complex_product import lower_complex
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
+from dxgemm.runtime.program import Program
 from dxgemm.tuning.measure import candidate_specs, candidates
 
 
@@ -45,8 +46,7 @@ def test_kernels_around_real_products_are_built(configs_of_a_gpu, dtype):
     built = {spec for spec, _ in build_tasks([H200.arch], (COMPLEX_PARTS[dtype],), None)}
     for problem in problems(dtype):
         form = form_of_problem(problem, "", None, H200.arch)
-        specs = [copy_spec(copy) for copy in form.copies.values()]
-        specs += [sum_spec(form)] if form.products else []
+        specs = lower_complex(form, Program(())).specs if not form.is_direct else []
         for candidate in candidates(form.product, H200).values():
             specs += candidate_specs(form.product, candidate)
         assert set(specs) <= built, (problem.m, problem.n, problem.k, problem.batch, problem.a)

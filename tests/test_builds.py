@@ -38,7 +38,8 @@ from dxgemm.compiler import (
     kernels,
     obtain_kernel,
 )
-from dxgemm.launches.product import bind_product
+from dxgemm.lower.ahead import kernel_specs
+from dxgemm.lower.product import lower_candidate
 from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
@@ -308,13 +309,13 @@ def register(monkeypatch, environment):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kernels, "compile_kernel", counted_builds.compile_counted)
 
-    def bind(implementation, problem, config, arch, ordinal):
-        if isinstance(implementation, Counted):
-            obtain_kernel(implementation.kernel, arch)
-            implementation = registry.find_implementation("naive")
-        return bind_product(implementation, problem, config, arch, ordinal)
+    def lower(problem, candidate, device):
+        if isinstance(candidate.implementation, Counted):
+            obtain_kernel(candidate.implementation.kernel, device.arch)
+            candidate = candidate._replace(implementation=registry.find_implementation("naive"))
+        return lower_candidate(problem, candidate, device)
 
-    monkeypatch.setattr(binding, "bind_product", bind)
+    monkeypatch.setattr(binding, "lower_candidate", lower)
 
     def register(mode=None, **options):
         if mode is not None:
@@ -385,14 +386,14 @@ def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds
 
 
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    build, bind = BackgroundBuild(), binding.bind_product
+    build, lower = BackgroundBuild(), binding.lower_candidate
 
-    def bind_as_it_ends(*arguments):
+    def lower_as_it_ends(*arguments):
         build.ended.set()
-        return bind(*arguments)
+        return lower(*arguments)
 
     monkeypatch.setattr(binding, "build_behind", lambda *arguments: build)
-    monkeypatch.setattr(binding, "bind_product", bind_as_it_ends)
+    monkeypatch.setattr(binding, "lower_candidate", lower_as_it_ends)
     register()
     assert dxgemm.explain(a, a).implementation != NAME
     assert not awaiting()
@@ -581,7 +582,7 @@ def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path
 
 
 def test_kernels_of_the_same_ptx_are_built_together():
-    first, second = registry.kernel_specs(("float32",), ("coalesced",))[:2]
+    first, second = kernel_specs(("float32",), ("coalesced",))[:2]
     functions = counted_builds.spec("a", functions="1")
     tasks = [
         (spec, arch)
@@ -600,7 +601,7 @@ def test_kernels_of_the_same_ptx_are_built_together():
 
 
 def test_no_two_kernels_over_the_same_functions_begin_together():
-    quick = (registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
+    quick = (kernel_specs(("float32",), ("coalesced",))[0], ARCH)
     a, b, c, d, e = (
         (counted_builds.spec(name, functions=functions), ARCH)
         for name, functions in zip("abcde", "11212")

@@ -18,10 +18,10 @@ from counted_builds import made_up_kernel
 
 import dxgemm
 from dxgemm.choice import tables
-from dxgemm.choice.registry import kernel_specs
 from dxgemm.compiler import KernelStore, default_directory
 from dxgemm.compiler.store import VerifiedFiles
 from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.lower.ahead import kernel_specs
 
 KEY = hashlib.sha256(b"key").hexdigest()
 CUBIN = bytes(range(256)) * 4
@@ -261,7 +261,7 @@ def test_a_process_killed_while_saving_leaves_a_miss_that_is_cleaned_up(run_pyth
 
 def test_the_key_tells_kernels_apart_but_not_processes(run_python):
     program = """
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import kernel_specs
 keys = [spec.key(arch) for spec in kernel_specs(("float32",)) for arch in ("sm_80", "sm_90a")]
 assert len(set(keys)) == len(keys)
 print(*keys)
@@ -288,7 +288,7 @@ def test_public_calls_report_the_cache(monkeypatch, directory, kernel, entry):
 
 BUILD_ONE = """
 import hashlib
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import kernel_specs
 from dxgemm.compiler import kernel_store, obtain_kernel
 spec = kernel_specs(("float32",), ("coalesced",))[0]
 kernel = obtain_kernel(spec, "sm_90a")

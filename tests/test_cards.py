@@ -15,11 +15,12 @@ from dxgemm.choice.emulation import native_config
 from dxgemm.choice.implementation import misfit
 from dxgemm.choice.legality import exclusion, fitting_configs, legal_kernels, refusal
 from dxgemm.choice.model import resident_blocks
-from dxgemm.choice.registry import find_implementation, kernel_specs
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, rank
 from dxgemm.gpu.cards import CARDS, find_card
 from dxgemm.gpu.occupancy import sm_limits
-from dxgemm.launches.grouped import kernel_specs as kernel_specs_of_groups
+from dxgemm.lower.ahead import kernel_specs
+from dxgemm.lower.grouped import group_specs
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.runtime.device import device_facts
@@ -171,7 +172,7 @@ def test_a_card_before_ampere_takes_the_kernels_that_run_there(device, dtype):
     assert choose(large, device).implementation.name in able - {"naive", "coalesced"}
     assert {spec.implementation for spec in kernel_specs((dtype,), arch=device.arch)} == able
     assert rank_for_any_rows(large, device, None).candidates[0].implementation.name in able
-    assert not kernel_specs_of_groups((dtype,), device.arch)
+    assert not group_specs((dtype,), device.arch)
 
 
 def test_a_kernel_that_a_card_lacks_instructions_for_is_refused_with_those_that_it_has():

@@ -14,12 +14,13 @@ import dxgemm
 from dxgemm import errors
 from dxgemm.choice.emulation_parts import SERIES
 from dxgemm.choice.implementation import EmulatedProduct, Handwritten
-from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import HANDWRITTEN, PARAMETERS, _imports
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.unroll import _FLAT, gemm_kernel
+from dxgemm.lower.ahead import kernel_specs
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -37,7 +38,7 @@ STANDS_IN = {"float64", "float16", "complex128"}
 
 def chosen(implementation, dtype):
     # The smallest tile; over wgmma, whose sums take most registers, the largest.
-    specs = implementation.common_specs((dtype,))
+    specs = common_specs(implementation, (dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_small = implementation.runs_on("sm_80") is None
     yield next(spec for spec in specs if spec.config == (smallest if is_small else largest))
@@ -65,7 +66,7 @@ specs = {
     spec: None
     for implementation in IMPLEMENTATIONS
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
-    for spec in implementation.common_specs(implementation.dtypes)
+    for spec in common_specs(implementation, implementation.dtypes)
 }
 # Each variant with one of its configs.
 specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
@@ -133,15 +134,16 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 COMPILE_SMALLEST = """
 import json
-from dxgemm.choice.emulation import native_spec
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
+from dxgemm.lower.emulated import native_step
 from dxgemm.compiler import compile_kernel
 from dxgemm.problem.define import contiguous_problem
 
 kernels = [find_implementation(name) for name in {names!r}]
-specs = [kernel.common_specs(kernel.dtypes[:1])[-1] for kernel in kernels]
+specs = [common_specs(kernel, kernel.dtypes[:1])[-1] for kernel in kernels]
 if {arch!r} == "sm_80":
-    specs.append(native_spec(contiguous_problem("float64", 4096, 4096, 4096)))
+    specs.append(native_step(contiguous_problem("float64", 4096, 4096, 4096), None, ()).spec)
 for spec in specs:
     built = compile_kernel(spec, {arch!r})
     print(json.dumps([str(spec), built.record.stack_bytes, built.ptx.count("m8n8k4")]))
@@ -165,7 +167,7 @@ def test_kernels_for_turing(run_python):
 
 TOO_OLD = """
 from dxgemm import errors
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import common_specs, kernel_specs
 from dxgemm.compiler import compile_kernel
 try:
     compile_kernel(kernel_specs(("float32",), ("coalesced",))[0], "sm_35")
@@ -244,7 +246,8 @@ def test_a_variable_named_as_a_parameter_is_refused():
 def test_an_unknown_architecture_is_refused(run_python):
     program = """
 from dxgemm import errors
-from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.lower.ahead import common_specs, kernel_specs
 from dxgemm.compiler import compile_kernel
 for arch in ("hopper", "sm_9", ""):
     try:
@@ -321,7 +324,8 @@ WITHOUT_COMPILER_LIBRARIES = """
 from cuda.pathfinder import DynamicLibNotFoundError
 from numba import cuda
 from dxgemm import errors
-from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.lower.ahead import common_specs, kernel_specs
 from dxgemm.compiler import compile_kernel
 
 def refuse(*arguments, **options):

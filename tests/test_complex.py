@@ -13,7 +13,7 @@ from dxgemm import errors
 from dxgemm.call.route import clear_routes
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
-from dxgemm.launches.complex_product import kernel_specs
+from dxgemm.lower.ahead import complex_specs
 from dxgemm.problem.complex_form import START_BYTES, real_form, real_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
@@ -490,13 +490,13 @@ def check_lazy_conjugates(torch, device):
 
 
 def test_the_kernels_around_the_product_are_built_ahead():
-    specs = kernel_specs(("float32", "float64", "float16"))
+    specs = complex_specs(("float32", "float64", "float16"))
     assert {spec.implementation for spec in specs} == {"complex_copy", "complex_sum"}
     variants = {spec.variant for spec in specs if spec.dtype == "float64"}
     assert {("straight", "", "i"), ("straight", "conjugate", "i"), ("turned", "", "")} <= variants
     assert {("both",), ("three",), ("of parts",), ("of parts, conjugate",)} <= variants
     assert {("straight", "", "parts"), ("straight", "", "halves")} <= variants
-    assert not kernel_specs(("float16",))
+    assert not complex_specs(("float16",))
 
 
 def test_copies_have_tiles_as_wide_as_their_rows():
@@ -510,7 +510,7 @@ def test_copies_have_tiles_as_wide_as_their_rows():
 @pytest.mark.parametrize("layout", ["row_row", "row_col"])
 def test_copies_of_a_batch_are_one_where_rows_lie_evenly(layout):
     problem = contiguous_problem("complex64", 4, 6, 5, batch=9, layout=layout)
-    copy = real_form(problem, "").copies["b"].problem
+    copy = real_form(problem, "").copies["b"].sizes
     assert (copy.batch, copy.m, copy.n) == ((1, 45, 6) if layout == "row_row" else (1, 54, 5))
     apart = replace(problem, b=problem.b._replace(batch=40))
-    assert real_form(apart, "").copies["b"].problem.batch == 9
+    assert real_form(apart, "").copies["b"].sizes.batch == 9

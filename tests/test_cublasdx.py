@@ -15,13 +15,14 @@ from stored_functions import counted_builds, forget
 from dxgemm import errors
 from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
 from dxgemm.choice.legality import legal_kernels
-from dxgemm.choice.registry import find_implementation, kernel_specs
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
+from dxgemm.lower.ahead import kernel_specs
 from dxgemm.problem.define import contiguous_problem
 
 ARCH = "sm_90a"
@@ -387,9 +388,10 @@ def test_the_bindings_work_without_a_driver(run_python, device_libraries):
 REFUSE_TOOLKIT = """
 from dxgemm import errors
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import build
 build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
-spec = find_implementation("pipeline").common_specs(("float64",))[0]
+spec = common_specs(find_implementation("pipeline"), ("float64",))[0]
 try:
     build.compile_kernel(spec, "sm_90a")
 except errors.BuildError as error:

@@ -27,11 +27,10 @@ from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice import registry
 from dxgemm.choice.implementation import MOST_SLICES
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelStore, kernels
-from dxgemm.launches.series import Call, FixedLaunch, LaunchSeries
+from dxgemm.lower import ahead
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Layout
@@ -49,6 +48,7 @@ from dxgemm.runtime import (
     upload,
     workspace,
 )
+from dxgemm.runtime.program import FixedLaunch, Program, ProgramLaunch, Symbol
 from dxgemm.testing.inputs import operands
 
 driver = pytest.importorskip("cuda.bindings.driver")
@@ -140,22 +140,31 @@ def fake(monkeypatch):
     return fake
 
 
-class Series(LaunchSeries):
+class Series(ProgramLaunch):
     """Two kernels that note the addresses they are given."""
 
     def __init__(self):
-        super().__init__(0)
-        self._take(1000)
         self.launched = []
         self.fails = False
+        memory = Symbol("memory")
+        steps = (Noted(self, address) for address in (memory, memory + 1))
+        super().__init__(Program(tuple(steps), {memory.name: 1000}), "sm_90a", 0)
 
-    def calls(self, base, call, operands):
-        return [Call(self._launch, (base,)), Call(self._launch, (base + 1,))]
-
-    def _launch(self, address, stream):
+    def note(self, address, stream, operands):
         self.launched.append(address)
         if self.fails:
             raise errors.LaunchError("refused")
+
+
+class Noted:
+    """Step of a `Series`."""
+
+    spec = arguments = when = twin = None
+    makes, operands = "", ()
+
+    def __init__(self, series, address):
+        self.values = (address,)
+        self.bind = lambda arch, ordinal: series.note
 
 
 CALL = (1, 2, 3, 3, 1.0, 0.0)
@@ -647,10 +656,10 @@ def freed(fake):
 
 
 def test_a_graph_keeps_the_workspace_of_a_plan(fake, graph, monkeypatch):
-    monkeypatch.setattr("dxgemm.launches.series.simulator_enabled", lambda: False)
+    monkeypatch.setattr("dxgemm.runtime.program.simulator_enabled", lambda: False)
     launched = []
     captured, other = (
-        FixedLaunch((workspace.Workspace(1000, 0),), [launched.append]) for _ in range(2)
+        FixedLaunch([workspace.Workspace(1000, 0)], [launched.append]) for _ in range(2)
     )
     captured(5)
     other(0)
@@ -666,8 +675,8 @@ def test_a_graph_keeps_the_workspace_of_a_plan(fake, graph, monkeypatch):
 
 
 def test_a_graph_keeps_a_prepared_operand(fake, graph):
-    series, parts = Series(), workspace.Workspace(1000, 0)
-    series.kept = (parts,)
+    parts = workspace.Workspace(1000, 0)
+    series = Series().prepared("memory", parts)
     series(*CALL, stream=5)
     series(*CALL, stream=1)
     assert fake.calls.count("cuGraphRetainUserObject") == 1
@@ -682,8 +691,7 @@ def test_a_graph_keeps_a_prepared_operand(fake, graph):
     "function", ["cuStreamGetCaptureInfo", "cuUserObjectCreate", "cuGraphRetainUserObject"]
 )
 def test_nothing_is_launched_in_a_graph_that_cannot_keep_its_memory(fake, graph, function):
-    series = Series()
-    series.kept = (workspace.Workspace(1000, 0),)
+    series = Series().prepared("memory", workspace.Workspace(1000, 0))
     if function == "cuStreamGetCaptureInfo":
         fake.cuStreamGetCaptureInfo = lambda stream: (OUT_OF_MEMORY, None, None, None)
     elif function == "cuUserObjectCreate":
@@ -777,7 +785,7 @@ UNREADABLE = ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "
 @pytest.fixture
 def cubins(fake, monkeypatch, tmp_path):
     """A store with an old cubin of a kernel; builds give new ones, and the driver loads `loads`."""
-    spec = registry.kernel_specs(("float32",), ("coalesced",))[0]
+    spec = ahead.kernel_specs(("float32",), ("coalesced",))[0]
     store = KernelStore(tmp_path)
     made = partial(counted_builds.made_up_kernel, implementation="c", config="c", arch="sm_90a")
     cubins = SimpleNamespace(spec=spec, store=store, built=0, loads={b"new 1"}, error=None)

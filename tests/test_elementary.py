@@ -26,9 +26,10 @@ from dataclasses import replace
 from dxgemm import epilogues
 from dxgemm.problem.fusion import Fusion
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import compile_kernel
 
-(spec, *_) = find_implementation("coalesced").common_specs(("{dtype}",))
+(spec, *_) = common_specs(find_implementation("coalesced"), ("{dtype}",))
 for epilogue in (epilogues.relu, epilogues.gelu, epilogues.gelu_tanh, epilogues.sigmoid,
                  epilogues.silu, epilogues.tanh):
     fusion = Fusion((epilogue,), ())

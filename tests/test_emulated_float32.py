@@ -11,12 +11,14 @@ from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
 from dxgemm import reductions
-from dxgemm.choice.emulation import native_config, partial_results, validity_problem, validity_spec
+from dxgemm.choice.emulation import native_config, partial_results
 from dxgemm.choice.emulation_parts import operand_parts
-from dxgemm.handwritten.kernels import emulated_float32
+from dxgemm.choice.kernel_files import file_spec
+from dxgemm.handwritten.kernels import emulated_float32, validity_check
 from dxgemm.handwritten.parts.emulation import UNFIT
 from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.lower.emulated import check_arguments
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import Strides
@@ -89,8 +91,8 @@ def test_the_range_of_a_row(home, exponent, fits):
 def test_the_validity_check(home, a_status, b_status, k, flag):
     buffers = [home.send(np.array(status, np.int32)) for status in (a_status, b_status)]
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
-    problem = validity_problem(k, len(a_status), len(b_status))
-    launch = launch_kernel(validity_spec(problem), problem, 1, device_facts(0).arch, 0)
+    sizes = check_arguments(k, len(a_status), len(b_status))
+    launch = launch_kernel(file_spec(validity_check, sizes), sizes, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
     launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (flag, 7 + flag)
@@ -260,7 +262,7 @@ import dxgemm
 from dataclasses import replace
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.choice.emulation import other_specs
+from dxgemm.lower.emulated import native_step
 from dxgemm.compiler import compile_kernel
 from dxgemm.epilogues.chain import bound_epilogue
 
@@ -270,7 +272,7 @@ def scaled(value, row, col):
 
 problem = contiguous_problem("float32", 64, 64, 64, precision="emulated")
 fused = replace(problem, epilogue=Fusion(bound_epilogue(scaled).stages, ()))
-print("0f42F60000" in compile_kernel(other_specs(fused)[-1], "sm_90a").ptx)
+print("0f42F60000" in compile_kernel(native_step(fused, None, ()).spec, "sm_90a").ptx)
 """
 
 

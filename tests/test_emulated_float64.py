@@ -13,7 +13,7 @@ import pytest
 from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
-from dxgemm.choice.emulation import native_config, reconstruct_spec
+from dxgemm.choice.emulation import native_config
 from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.status import simulator_enabled
@@ -21,12 +21,13 @@ from dxgemm.handwritten.kernels import emulated_float64, reconstruct
 from dxgemm.handwritten.parts import moduli, residue_store
 from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
 from dxgemm.handwritten.parts.triangle import TRIANGLES
+from dxgemm.lower.emulated import reconstruction_step
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import MODULI_COUNTS
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides
-from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.program import OUT, A, Program
 from dxgemm.testing import residue_model
 from dxgemm.testing.residue_model import combine, is_accepted, residues_of, scale_rows
 
@@ -213,10 +214,7 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     problem = replace(
         contiguous_problem("float64", m, n, 8, precision=f"emulated{count}"), reads_c=True
     )
-    spec = reconstruct_spec(problem)
-    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
-    problem = replace(problem, epilogue=spec.epilogue)
-    launch = launch_kernel(spec, problem, blocks, device_facts(0).arch, 0)
+    launch = reconstruction_step(problem, ()).bind(device_facts(0).arch, 0)
     sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
     for has_failed in (1, 0):
         flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(np.full(size, 7.0))
@@ -255,10 +253,7 @@ def test_reconstruction_mirrors_the_lower_triangle(home, n, triangle, beta):
     for epilogue in (None, Fusion(bound_epilogue(placed).stages, ())):
         problem = contiguous_problem("float64", n, n, 8, batch, precision=f"emulated{count}")
         problem = replace(problem, reads_c=beta != 0, epilogue=epilogue, triangle=triangle)
-        spec = reconstruct_spec(problem)
-        blocks = reconstruct.KERNEL.block_count(spec.config, problem)
-        bound = replace(problem, epilogue=spec.epilogue)
-        launch = launch_kernel(spec, bound, blocks, device_facts(0).arch, 0)
+        launch = reconstruction_step(problem, ()).bind(device_facts(0).arch, 0)
         sent = [home.send(x) for x in (stored.ravel(), factors, factors, c)]
         for has_failed in (1, 0):
             flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(before)
@@ -282,9 +277,10 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
     for (name, parts), x in zip(parts_of_problem(problem).items(), (a, b), strict=True):
         sent, memory = home.send(x), home.send(np.zeros(parts.size, np.uint8))
         base = pointer_of(memory)
-        parts.bind(arch, 0)(*(pointer_of(sent),) * 4, 0, 0, 0, parts.arguments(base))
+        splitting = Program((parts.step(A, OUT),)).bind(arch, 0)
+        splitting(*(pointer_of(sent),) * 3, base, 0, 0, 0)
         lines = home.fetch(memory)[: parts.part_items].view(np.int8)
-        stored[name] = lines.reshape(count, parts.problem.m, -1)[..., :k].astype(np.int64)
+        stored[name] = lines.reshape(count, parts.sizes.m, -1)[..., :k].astype(np.int64)
         factors += parts.factors(base)
         memories.append(memory)
     sums = stored["a"] @ stored["b"].swapaxes(1, 2)
@@ -295,9 +291,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
         )
     sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
     flag = home.send(np.zeros(1, np.int32))
-    spec = reconstruct_spec(problem)
-    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
-    launch = launch_kernel(spec, replace(problem, epilogue=spec.epilogue), blocks, arch, 0)
+    launch = reconstruction_step(problem, ()).bind(arch, 0)
     extra = pointer_of(sent), sent.size, *factors, pointer_of(flag), 1
     launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
     bits = residue_model.operand_bits(count, k)

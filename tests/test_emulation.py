@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from known_devices import H200
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.registry import find_implementation
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches import emulated_float32
-from dxgemm.launches.product import bind_product
+from dxgemm.lower.product import lower_product
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import flattened, oriented
+from dxgemm.runtime import program
+from dxgemm.runtime.program import ProgramLaunch
 from dxgemm.testing.inputs import operands
 
 
@@ -103,20 +104,19 @@ def test_all_rows_of_a_batch_take_the_parts_that_one_row_takes(dtype, m, n, k):
 
 
 def test_parts_are_made_once_where_b_is_the_transpose_of_a(monkeypatch, scheme):
-    if not simulator_enabled():
-        pytest.skip("binds kernels, and launches none")
-    monkeypatch.setattr(emulated_float32, "_counter", lambda ordinal: SimpleNamespace(pointer=0))
+    monkeypatch.setattr(program, "fallback_counter", lambda ordinal: SimpleNamespace(pointer=0))
+    monkeypatch.setattr(program.Step, "bind", lambda step, *place: step)
     implementation = find_implementation(scheme.implementation)
     config = implementation.kernel.configs[0]
     rows = contiguous_problem(scheme.dtype, 64, 64, 64, precision="emulated")
     same, a = replace(rows, b=rows.a.transposed(), triangle="both"), 512
     for problem, b, copies in ((same, a, 1), (same, 1024, 2), (rows, a, 2)):
-        launch = bind_product(implementation, problem, config, "sm_90a", 0)
-        calls = launch.calls(0, (a, b, 0, 0, 1.0, 0.0), ())
-        places = {call.operands[0] for call in calls if call.launch in launch._decompose.values()}
+        lowered = lower_product(implementation, problem, config, H200)
+        calls = [*ProgramLaunch(lowered, H200.arch, 0)._calls(0, (a, b, 0, 0, 1.0, 0.0), ())]
+        places = {operands[0] for step, _, operands in calls if step.makes}
         assert len(places) == copies
-        (product,) = (call for call in calls if call.launch is launch._product)
-        assert places == {*product.arguments[:2]}
+        (product,) = (values for step, values, _ in calls if step.spec.config is config)
+        assert places == {*product[:2]}
 
 
 def test_what_cannot_be_prepared(home):

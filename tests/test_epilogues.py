@@ -394,6 +394,7 @@ from dataclasses import replace
 import dxgemm
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import compile_kernel
 
 @dxgemm.epilogue
@@ -420,7 +421,7 @@ def half_told(value, row, col):
     nothing = None
     return value, nothing
 
-(spec, *_) = find_implementation("coalesced").common_specs(("float32",))
+(spec, *_) = common_specs(find_implementation("coalesced"), ("float32",))
 for epilogue in (unfit, twofold, threefold, sometimes, half_told):
     operands = (FusedOperand("output", "float32"),) if epilogue.outputs else ()
     try:
@@ -499,13 +500,14 @@ from dataclasses import replace
 from dxgemm import epilogues
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler.build import _ptx_of_family
 
 def lines_of_a_thread(config):
     return config.tile_left * config.tile_right * 8 // 128 // config.threads
 
 residual, bias = epilogues.residual, epilogues.bias
-specs = find_implementation("tensor_core").common_specs(("float64",))
+specs = common_specs(find_implementation("tensor_core"), ("float64",))
 spec = next(spec for spec in specs if lines_of_a_thread(spec.config) == 2)
 for stage, operand in (
     (residual, FusedOperand("array", "float64", "vector")),

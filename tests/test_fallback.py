@@ -19,15 +19,16 @@ from dxgemm.runtime.device import device_facts
 @pytest.fixture
 def no_build(monkeypatch):
     """Refuses to build the implementations named."""
-    bound = bind.bind_product
+    lowered = bind.lower_candidate
 
     def forbid(*names):
-        def refuse(implementation, *arguments):
-            if implementation.name in names:
-                raise errors.BuildError(f"no {implementation.name} today")
-            return bound(implementation, *arguments)
+        def refuse(problem, candidate, device):
+            name = candidate.implementation.name
+            if name in names:
+                raise errors.BuildError(f"no {name} today")
+            return lowered(problem, candidate, device)
 
-        monkeypatch.setattr(bind, "bind_product", refuse)
+        monkeypatch.setattr(bind, "lower_candidate", refuse)
         clear_routes()
 
     yield forbid

@@ -15,9 +15,9 @@ from dxgemm import errors
 from dxgemm import reductions as r
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.group_table import FIELDS
-from dxgemm.launches.group_offsets import bind_maker, kernel_specs, most_tiles
-from dxgemm.launches.group_wgmma import refusal
-from dxgemm.launches.grouped import DTYPES
+from dxgemm.lower.group_offsets import maker_step, most_tiles, offset_specs
+from dxgemm.lower.group_wgmma import refusal
+from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
@@ -327,7 +327,8 @@ def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
     table = home.send(np.full((count + 1) * (1 + len(FIELDS)), -1, "int64"))
     scalars = home.send(np.full(2 * count + 2, -1, "float32"))
     sent = home.send(np.int32(offsets))
-    maker = bind_maker(problem, shared, count, "int32", device_facts(0).arch, 0)
+    making = maker_step(replace(problem, batch=count), shared, "int32", ())
+    maker = making.bind(device_facts(0).arch, 0)
     address = (lambda x: x.ctypes.data) if simulator_enabled() else (lambda x: x.data.ptr)
     arrays = [number for x in (sent, table, scalars) for number in (address(x), x.size)]
     maker(0, 0, 0, 0, 3.0, 2.0, 0, (*arrays, tile_m, tile_n))
@@ -379,24 +380,24 @@ def test_the_grid_has_room_for_any_offsets(shared, total, count):
 
 
 def test_the_kernels_of_offsets_are_built_ahead():
-    on_ampere = Counter(spec.implementation for spec in kernel_specs(DTYPES[::2], "sm_80"))
+    on_ampere = Counter(spec.implementation for spec in offset_specs(DTYPES[::2], "sm_80"))
     # Rows of two dtypes, read in two orders.
     assert on_ampere == {"group_offsets": 3, "align_rows": 4, "scatter_rows": 2}
-    on_hopper = Counter(spec.implementation for spec in kernel_specs(DTYPES, "sm_90a"))
+    on_hopper = Counter(spec.implementation for spec in offset_specs(DTYPES, "sm_90a"))
     assert on_hopper["group_offsets"] == 6
     assert on_hopper.keys() == {
         "group_offsets", "group_maps", "align_rows", "scatter_rows", "grouped_wgmma",
         "grouped_wgmma_k",
     }  # fmt: skip
-    assert not kernel_specs(("int8",), "sm_90a")
-    assert not kernel_specs(DTYPES, "sm_75")
+    assert not offset_specs(("int8",), "sm_90a")
+    assert not offset_specs(DTYPES, "sm_75")
 
 
 COMPILE_LARGEST = """
 from dxgemm.compiler import compile_kernel
-from dxgemm.launches.indexed_rows import indexed_specs
-from dxgemm.launches.group_wgmma import wgmma_specs
-from dxgemm.launches.grouped import DTYPES
+from dxgemm.lower.indexed_rows import indexed_specs
+from dxgemm.lower.group_wgmma import wgmma_specs
+from dxgemm.lower.grouped import DTYPES
 specs = wgmma_specs(("bfloat16",), "sm_90a")
 for name in ("grouped_wgmma", "grouped_wgmma_k"):
     spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)

@@ -17,10 +17,11 @@ from dxgemm.choice.selection import time_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
 from dxgemm.handwritten.parts.group_table import FIELDS, make_find_problem
-from dxgemm.launches import grouped as _launches
+from dxgemm.lower import grouped as _lowering
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Strides
+from dxgemm.runtime.program import Step
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
 from dxgemm.testing.padded import Padded
@@ -313,25 +314,24 @@ def test_half_precision_is_read_in_one_layout(problems, layouts):
 def test_half_precision_takes_tiles_that_fit_the_problems(layouts, size, tile):
     sizes = np.array([size] * 50)
     configs = grouped_tensor_tile.table_configs("float16", 90, layouts)
-    config = _launches.choose_config(configs, grouped_tensor_tile.share, sizes, sizes, sizes, H200)
+    config = _lowering.choose_config(configs, grouped_tensor_tile.share, sizes, sizes, sizes, H200)
     assert (config.tile_m, config.tile_n) == tile
 
 
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
 def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
     """The launch has a block for each tile; the table counts elements of the operands' dtypes."""
-    monkeypatch.setattr(_launches, "launch_kernel", lambda *arguments: arguments)
-    _launches.forget_launches()
+    monkeypatch.setattr(Step, "bind", lambda step, *place: step)
+    _lowering.forget_launches()
     shapes = [(100, 8, 24), (0, 8, 24), (8, 72, 24)]
     a, b, c = zip(
         *([np.ones(shape, "float16") for shape in ((m, k), (k, n), (m, n))] for m, n, k in shapes)
     )
     c = [array.astype(out_dtype) for array in c]
     members = _grouped.GroupOfLists(a, b, c, [1, 2, 3], [0, 4, 5], None, None).members
-    (table, scalars), (spec, problem, blocks, *_) = _launches._table(
-        [m.launched for m in members], H200, 0
-    )
-    _launches.forget_launches()
+    (table, scalars), step = _lowering._table([m.launched for m in members], H200, 0)
+    spec, problem, blocks = step.spec, step.arguments, step.blocks
+    _lowering.forget_launches()
     assert (spec.implementation, spec.dtype) == ("grouped_tensor_tile", "float16")
     assert spec.variant == ("k16", "x16", out_dtype)
     assert spec.epilogue.format == problem.epilogue.format == "PqPq"
@@ -347,7 +347,7 @@ def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
 
 
 def test_half_precision_is_built_ahead_for_common_layouts():
-    specs = _launches.kernel_specs(HALF_DTYPES, "sm_80")
+    specs = _lowering.group_specs(HALF_DTYPES, "sm_80")
     assert {spec.config for spec in specs} == set(grouped_tensor_tile.KERNEL.configs)
     for dtype in HALF_DTYPES:
         results = {spec.variant[-1] for spec in specs if spec.dtype == dtype}
@@ -370,7 +370,7 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
     for size in (4, 16, 32, 48):
         batch = contiguous_problem(dtype, size, size, size, 1000)
         same = batch.a._replace(batch=0)
-        config = _launches._choose_alike(replace(batch, a=same, b=same), H200)
+        config = _lowering._choose_alike(replace(batch, a=same, b=same), H200)
         kernels = [find_implementation(name) for name in ("small_batch", "tensor_batch")]
         (times,) = time_candidates(batch, H200, [k for k in kernels if k.configs(dtype)])
         assert times.columns.rows[times.us.argmin()].config == config
@@ -378,23 +378,25 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
 
 COMPILE = """
 import re
-from dxgemm.launches.grouped import _spec
+from dxgemm.lower.grouped import alike_step, table_step
 from dxgemm.compiler import compile_kernel, toolkit_text
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.handwritten.kernels import grouped, tensor_batch
 largest, *_, smallest = grouped.KERNEL.configs
 tensor_of = {config.tile_m: config for config in tensor_batch.KERNEL.configs}
-for dtype, config, variant, stack_bytes in (
-    ("float32", largest, ("row", "col", "table"), 0),
-    ("float64", smallest, ("row16", "row16", "table", "far"), 0),
-    ("float64", grouped.TENSOR_CONFIGS[0], ("row16", "row16", "table"), 0),
-    ("float64", tensor_of[96], ("col16", "col", "alike"), 56),  # addresses
+alike = contiguous_problem("float64", 96, 96, 96, layout="col_col")
+for step, stack_bytes in (
+    (table_step(largest, "float32", ("row", "col", "table"), 1, 1, 1), 0),
+    (table_step(smallest, "float64", ("row16", "row16", "table", "far"), 1, 1, 1), 0),
+    (table_step(grouped.TENSOR_CONFIGS[0], "float64", ("row16", "row16", "table"), 1, 1, 1), 0),
+    (alike_step(tensor_of[96], alike), 56),  # addresses
 ):
-    record = compile_kernel(_spec(config, dtype, variant), "sm_90a").record
+    record = compile_kernel(step.spec, "sm_90a").record
     found = record.stack_bytes
     if re.search(r"nvjitlink\\S* 13\\.0", toolkit_text()) and found <= stack_bytes + 32:
         found = stack_bytes  # that one spills a few addresses more
-    assert found == stack_bytes, (config, found)
-    assert record.registers * record.threads <= 65536, config
+    assert found == stack_bytes, (step.spec, found)
+    assert record.registers * record.threads <= 65536, step.spec
 """
 
 
@@ -404,7 +406,7 @@ def test_the_kernels_keep_their_sums_in_registers(run_python):
 
 
 COMPILE_HALF = """
-from dxgemm.launches.grouped import _spec
+from dxgemm.lower.grouped import table_step
 from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import grouped_tensor_tile as file
 for dtype, variant in (
@@ -412,7 +414,7 @@ for dtype, variant in (
     ("bfloat16", ("k", "k", "float32")),
 ):
     largest = file.table_configs(dtype, 80, variant)[0]
-    record = compile_kernel(_spec(largest, dtype, variant), "sm_80").record
+    record = compile_kernel(table_step(largest, dtype, variant, 1, 1, 1).spec, "sm_80").record
     assert record.stack_bytes == 0, record
     assert record.registers * record.threads <= 65536, record
 """

@@ -27,7 +27,7 @@ LAYERS = (
     ("runtime",),
     ("cublasdx",),
     ("choice",),
-    ("launches",),
+    ("lower",),
     ("call",),
     ("api",),
     ("__init__",),

@@ -164,13 +164,14 @@ import builtins, json, pickle, sys, types
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import kernels, obtain_kernel
 from dxgemm.problem.fusion import Fusion
 from dataclasses import replace
 from counted_builds import made_up_kernel
 
 sys.modules["config"] = types.ModuleType("config")
-(plain, *_) = find_implementation("coalesced").common_specs(("float32",))
+(plain, *_) = common_specs(find_implementation("coalesced"), ("float32",))
 
 def compile_kernel(spec, arch):
     stage = pickle.loads(pickle.dumps(spec.epilogue.stages[0]))  # as a worker gets it

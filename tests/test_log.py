@@ -36,9 +36,10 @@ def test_each_choice_is_logged_once(caplog):
 BUILD = """
 import logging, sys
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import obtain_kernel
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-spec = find_implementation("naive").common_specs(("float32",))[0]
+spec = common_specs(find_implementation("naive"), ("float32",))[0]
 for _ in range(2):
     obtain_kernel(spec, "sm_90a")
 print(spec)

@@ -6,13 +6,14 @@ LINKED_FOR_HOPPER = """
 from io import BytesIO
 import other_arch
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import compile_kernel
 from elftools.elf.elffile import ELFFile
 
 def flags(kernel):
     return ELFFile(BytesIO(kernel.cubin))["e_flags"]
 
-spec = find_implementation("tensor_core").common_specs(("float64",))[-1]
+spec = common_specs(find_implementation("tensor_core"), ("float64",))[-1]
 key, ampere = spec.key("sm_80"), compile_kernel(spec, "sm_80")
 other_arch.link_for("sm_80", "sm_90a")
 linked, hopper = (compile_kernel(spec, arch) for arch in ("sm_80", "sm_90a"))
@@ -30,9 +31,10 @@ def test_the_ptx_is_that_of_the_architecture_and_the_cubin_that_of_the_gpu(run_p
 BUILT_BY_ANOTHER_PROCESS = """
 import other_arch
 from dxgemm.choice.registry import find_implementation
+from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler.worker import Worker
 
-spec = find_implementation("coalesced").common_specs(("float32",))[0]
+spec = common_specs(find_implementation("coalesced"), ("float32",))[0]
 other_arch.link_for("sm_80", "sm_90a")
 with Worker() as worker:
     kernel = worker.build(spec, "sm_80")

@@ -86,7 +86,7 @@ def test_numba_is_then_as_before(run_python):
 COMPILE_TWICE = """
 import contextlib, re, sys
 from dxgemm import epilogues
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import kernel_specs
 from dxgemm.compiler import build
 from dxgemm.problem.fusion import Fusion
 from dataclasses import replace

@@ -38,12 +38,13 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
 from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.handwritten.kernels.wgmma import Config
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.tensor_map import operand_of
-from dxgemm.launches.group_wgmma import FILES, maps_spec, product_spec
+from dxgemm.lower.group_wgmma import FILES, lower_groups_of_k, wgmma_step
 from dxgemm.problem.dtypes import result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import Strides
@@ -210,7 +211,7 @@ def test_groups_share_out_rows():
         out=Strides(0, n, 1),
     )  # fmt: skip
     config = min(FILES["m"].SHARES, key=lambda config: config.tile_m)
-    spec = product_spec(problem, "m", config)
+    spec = wgmma_step(problem, "m", config, 1, SIMULATED_DEVICE, ()).spec
     tiles = np.cumsum([0, *(-(-rows // config.tile_m) for rows in ROWS)])
     records = np.zeros((groups + 1, len(FIELDS)), int)
     records[:groups, FIELDS.index("m")] = ROWS
@@ -235,11 +236,11 @@ def test_groups_share_out_k():
     ends, k = np.cumsum(sizes), sum(sizes)
     problem = problem_of(HALF, (len(sizes), m, n, k), ("col", "row"))
     problem = replace(problem, a=problem.a._replace(batch=0), b=problem.b._replace(batch=0))
-    spec = product_spec(problem, "k", min(FILES["k"].SHARES, key=lambda c: c.tile_m))
+    config = min(FILES["k"].SHARES, key=lambda config: config.tile_m)
+    maker, spec = lower_groups_of_k(problem, config, "int32", SIMULATED_DEVICE, (), ()).specs
     table = Table("int64", [0] * len(sizes) * ROW_ITEMS)
     offsets = Table("int32", list(ends))
     operands = operands_of(problem)
-    maker = maps_spec(problem, "int32")
     maps = import_module(spec.module).KERNEL.tensor_maps(spec.config, problem)
     launch(
         maker, problem, operands, ((offsets, len(sizes)), (table, 0)), (1, 0), (1, 1, 1),

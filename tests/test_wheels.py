@@ -175,7 +175,7 @@ import sys
 from importlib.util import find_spec
 import numpy as np
 import dxgemm.handwritten
-from dxgemm.choice.registry import kernel_specs
+from dxgemm.lower.ahead import kernel_specs
 from dxgemm.compiler import find_kernel, obtain_kernel
 assert "site-packages" in dxgemm.__file__ and "site-packages" in dxgemm.handwritten.__file__
 specs = kernel_specs(("float32",), ("coalesced",), "sm_90a")

@@ -44,19 +44,16 @@ from sparse_operands import (
     small,
 )
 
-from dxgemm.choice.emulation import native_spec, product_problem, reconstruct_spec
+from dxgemm.choice.emulation import product_problem
 from dxgemm.choice.emulation_parts import operand_parts, operand_residues
-from dxgemm.choice.implementation import (
-    adding_spec,
-    complex_sum_spec,
-    copying_spec,
-)
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import kernels
 from dxgemm.handwritten.kernels import (
     align_rows,
     complex_copy,
+    complex_sum,
     grouped,
     grouped_tensor_tile,
     merge_partials,
@@ -71,13 +68,16 @@ from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.reduction import NO_INDEX, slot_count
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.simulated_integers import below_2_31, casts_are_checked, low_word
-from dxgemm.launches.group_offsets import maker_spec
-from dxgemm.launches.grouped import table_operands
+from dxgemm.lower.emulated import native_step, reconstruction_step
+from dxgemm.lower.group_offsets import maker_step
+from dxgemm.lower.grouped import table_operands
+from dxgemm.lower.product import adding_step
 from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
+from dxgemm.runtime.program import OUT
 
 MOST = 2**31 - 2**12  # rows, columns, k or matrices of one launch
 MOST_BLOCKS = 2**31 - 1
@@ -327,7 +327,7 @@ def test_every_element_of_a_matrix_is_the_sum_of_its_slices(shape, triangle, add
         c=matrices(batch, m, n), out=matrices(batch, m, n), out_dtype="float32", reads_c=True,
         triangle=triangle, adds_transpose=added,
     )  # fmt: skip
-    spec = adding_spec(problem, slices)
+    spec = adding_step(problem, OUT, problem.a, slices, triangle).spec
     elements = spec.config.elements
     blocks = batch * -(-m * n // elements)
     a = SparseOperand("float32", (batch, m, slices, n), (*problem.a, 1))
@@ -371,7 +371,7 @@ def test_every_element_of_a_complex_matrix_is_made_of_its_products(shape, produc
         c=Strides(2 * m * n, 2 * n, 2), out=Strides(2 * m * n, 2 * n, 2), out_dtype="float32",
         epilogue=with_parts_of_beta(None, "complex64"),
     )  # fmt: skip
-    spec = complex_sum_spec("complex64", products, problem.epilogue)
+    spec = file_spec(complex_sum, problem, (products,))
     blocks = batch * -(-m * n // spec.config.elements)
     a = SparseOperand("float32", (batch, m, n, count, width), (*problem.a, sheet, 1))
     c = SparseOperand("float32", (batch, m, n, 2), (*problem.c, 1))
@@ -462,7 +462,8 @@ def test_every_row_is_copied_to_an_aligned_one(shape, order):
         dtype=HALF, m=m, n=n, k=0, batch=batch, a=matrices(batch, m, n, order, line), b=NO_STRIDES,
         c=NO_STRIDES, out=matrices(batch, m, pitch), out_dtype=HALF, a_alignment=2,
     )  # fmt: skip
-    spec = copying_spec(problem)
+    (config,) = align_rows.KERNEL.configs
+    spec = file_spec(align_rows, problem, align_rows.variant(config, problem), config)
     blocks = align_rows.block_count(spec.config, problem)
     a = SparseOperand(HALF, (batch, m, n), problem.a)
     out = SparseOperand(HALF, (batch, m, pitch), problem.out)
@@ -512,7 +513,7 @@ def test_every_line_is_split_into_parts(shape, order, dtype):
     else:
         parts = operand_residues(matrices(batch, m, k, order, line), m, k, batch, 8, 2)
         sizes = batch, 2, m, row_bytes(k)
-    problem, blocks = parts.problem, parts.blocks
+    problem, blocks = parts.sizes, parts.blocks
     pitch = parts.factor_items // batch
     a = SparseOperand(dtype, (batch, m, k), problem.a)
     for point in (0, blocks // 2, blocks - 1):
@@ -553,7 +554,7 @@ def test_every_element_is_reconstructed(shape, triangle):
     problem = problem_of_shape(
         "float64", (batch, m, n), 4, precision="emulated2", triangle=triangle
     )
-    spec, count, pitch = reconstruct_spec(problem), 2, row_bytes(n)
+    spec, count, pitch = reconstruction_step(problem, ()).spec, 2, row_bytes(n)
     sheet = m * pitch
 
     def residue(index: Any) -> Any:
@@ -803,8 +804,8 @@ def test_the_table_of_offsets_holds_numbers_of_64_bits(shared):
     size = {"m": (MOST, 8, 8), "n": (8, MOST, 8), "k": (8, 8, MOST)}[shared]
     m, n, k = size
     problem = problem_of_shape("float32", (1, m, n), k)
-    spec = maker_spec(shared, "float32", "int64")
-    problem = replace(problem, batch=3, epilogue=spec.epilogue, a=problem.a._replace(batch=2**33))
+    problem = replace(problem, batch=3, a=problem.a._replace(batch=2**33))
+    spec = maker_step(problem, shared, "int64", ()).spec
     offsets = Table("int64", [5, 2**30, MOST])
     table = SparseOperand("int64", (table_items(3),))
     scalars = SparseOperand("float32", (8,))
@@ -822,7 +823,7 @@ def test_the_table_of_offsets_holds_numbers_of_64_bits(shared):
 
 def test_the_fallback_has_the_indices_of_the_kernel_that_it_stands_for():
     problem = problem_of_shape("float32", (1, MOST, 3), 5, precision="emulated")
-    spec = native_spec(problem)
+    spec = native_step(problem, None, ()).spec
     file = import_module("dxgemm.handwritten.kernels.tuned")
     blocks = file.KERNEL.block_count(spec.config, problem)
     operands = {

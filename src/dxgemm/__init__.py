@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
     from dxgemm.epilogues import epilogue
     from dxgemm.errors import DxgemmError
-    from dxgemm.launches.emulated_float32 import emulation_fallbacks
+    from dxgemm.runtime.counter import emulation_fallbacks
 
 __all__ = [
     "DxgemmError",
@@ -72,7 +72,7 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
-    "emulation_fallbacks": "launches.emulated_float32",
+    "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
     "prepare": "call.prepared_operand",
 }

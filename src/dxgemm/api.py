@@ -580,7 +580,7 @@ def build_tasks(
     names: Sequence[str], dtypes: tuple[str, ...], implementations: tuple[str, ...] | None
 ) -> list[compiler.Task]:
     """List the kernels that `build` builds, each with its architecture."""
-    from dxgemm.launches import complex_product, group_offsets, grouped
+    from dxgemm.lower import ahead, group_offsets, grouped
 
     tasks = []
     for name in dict.fromkeys(names):
@@ -588,11 +588,11 @@ def build_tasks(
             reason = registry.find_implementation(wanted).runs_on(name)
             if reason is not None:
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
-        specs = registry.kernel_specs(dtypes, implementations, name)
+        specs = ahead.kernel_specs(dtypes, implementations, name)
         if implementations is None:
-            specs += grouped.kernel_specs(dtypes, name)
-            specs += group_offsets.kernel_specs(dtypes, name)
-            specs += complex_product.kernel_specs(dtypes)
+            specs += grouped.group_specs(dtypes, name)
+            specs += group_offsets.offset_specs(dtypes, name)
+            specs += ahead.complex_specs(dtypes)
         tasks += [(spec, name) for spec in specs]
     return tasks
 
@@ -604,7 +604,7 @@ def cache_info() -> compiler.CacheInfo:
 
 def clear_cache() -> int:
     """Remove every built kernel from the cache and return the number of them."""
-    from dxgemm.launches import group_offsets, grouped
+    from dxgemm.lower import group_offsets, grouped
 
     clear_routes()
     grouped.forget_launches()

@@ -12,19 +12,14 @@ from dxgemm.choice.selection import Ranking
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.launches.complex_product import (
-    ComplexLaunch,
-    DirectLaunch,
-    SummedLaunch,
-    complex_cublas,
-)
-from dxgemm.launches.product import bind_product
-from dxgemm.launches.reduced import ReducedLaunch, ResultArray
-from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
+from dxgemm.lower.complex_product import complex_cublas, lower_complex
+from dxgemm.lower.product import lower_candidate
+from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch
+from dxgemm.runtime.program import Program
 
 
 @dataclass(frozen=True)
@@ -53,44 +48,24 @@ class Decided:
     when_built: Callable[[], None]
 
 
-def bind(decided: Decided, candidate: Candidate) -> Launch:
-    """Bind a candidate.
-
-    Raises:
-        BuildError, MissingPackageError: a kernel cannot be built.
-    """
-    form, arch, ordinal = decided.complex_form, decided.device.arch, decided.ordinal
+def lower(decided: Decided, candidate: Candidate) -> Program:
+    """Program of a candidate."""
+    form, device = decided.complex_form, decided.device
+    if decided.problem.reduction is not None:
+        return lower_reduced(decided.problem, candidate, decided.results, device)
+    if form is not None and isinstance(candidate.implementation, Cublas):
+        return complex_cublas(form)
+    program = lower_candidate(decided.problem, candidate, device)
     if form is None:
-        return _bind_product(decided, candidate)
-    if isinstance(candidate.implementation, Cublas):
-        return complex_cublas(form, ordinal)
-    product = _bind_product(decided, candidate)
-    launch: Launch
-    if form.is_direct:
-        launch = DirectLaunch(product)
-    elif form.products:
-        launch = SummedLaunch(form, product, arch, ordinal)
-    else:
-        launch = ComplexLaunch(form, product, arch, ordinal)
+        return program
+    program = lower_complex(form, program)
     if decided.reduced is None:
-        return launch
-    stored = form.problem, launch
-    return ReducedLaunch(decided.reduced, candidate, decided.results, arch, ordinal, stored)
+        return program
+    stored = form.problem, program
+    return lower_reduced(decided.reduced, candidate, decided.results, device, stored)
 
 
-def _bind_product(decided: Decided, candidate: Candidate) -> Launch:
-    problem, arch, ordinal = decided.problem, decided.device.arch, decided.ordinal
-    if problem.reduction is not None:
-        return ReducedLaunch(problem, candidate, decided.results, arch, ordinal)
-    part = candidate.part_of(problem)
-    product = bind_product(candidate.implementation, part, candidate.config, arch, ordinal)
-    if not candidate.uses_workspace:
-        return product
-    triangle = "" if candidate.triangle == "whole" else problem.triangle
-    return SlicedLaunch(problem, part, product, arch, ordinal, triangle)
-
-
-def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Launch]:
+def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Program, Launch]:
     """Bind the first candidate, from the best on, whose kernel is built or can be built now.
 
     The candidates before it join the rejected ones; a failed build also raises a warning.
@@ -104,13 +79,14 @@ def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Launch]:
     for candidate in in_turn():
         try:
             _defer_slow_build(decided, candidate)
-            launch = bind(decided, candidate)
+            program = lower(decided, candidate)
+            launch = program.bind(decided.device.arch, decided.ordinal)
         except (BuildError, MissingPackageError) as error:
             failures.append((candidate, error))
             logger.info("gemm: not by %s: %s", candidate, error)
             continue
         if not failures:
-            return candidate, launch
+            return candidate, program, launch
         rejected = decided.ranking().rejected
         rejected.pop(candidate.implementation.name, None)
         for failed, reason in failures:
@@ -121,7 +97,7 @@ def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Launch]:
             rejected[name] = f"not built: {reason}"
             text = f"gemm: {candidate} takes the place of {failed}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return candidate, launch
+        return candidate, program, launch
     last_error = failures[-1][1]
     if isinstance(last_error, MissingPackageError):
         raise last_error

@@ -15,7 +15,6 @@ from dxgemm.choice.batch_invariant import (
     rank_for_any_rows,
     with_batch_invariance,
 )
-from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
@@ -510,7 +509,7 @@ def _explain(
         config=str(config) if config is not None else None,
         slices=candidate.slices,
         rule=candidate.reason,
-        aligned=tuple(copy_problems(part, implementation.computed(part))),
+        aligned=tuple(implementation.computed(part).padded),
         accuracy=implementation.accuracy(part),
         fallback=implementation.fallback(part, candidate.config),
         rejected=ranking.rejected,

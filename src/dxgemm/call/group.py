@@ -14,7 +14,7 @@ from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, prepare, real_number
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
-from dxgemm.launches.grouped import DTYPES
+from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout

@@ -32,14 +32,14 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.group_offsets import OFFSET_DTYPES, bind_group
-from dxgemm.launches.grouped import needs_later
-from dxgemm.launches.indexed_rows import IndexedRows
-from dxgemm.launches.series import LaunchSeries
+from dxgemm.lower.group_offsets import OFFSET_DTYPES, bind_group
+from dxgemm.lower.grouped import needs_later
+from dxgemm.lower.indexed_rows import IndexedRows
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
+from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.exports import indexable
 from dxgemm.runtime.streams import stream_handle
@@ -153,7 +153,7 @@ class GroupByOffsets(Group):
         launch = self._launch().fixed(*arguments, operands=operands)
         return lambda: self._queue(launch)
 
-    def _launch(self) -> LaunchSeries:
+    def _launch(self) -> Launch:
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
         rows = _indexed(self._operands["a"].layout, self._rows)
         out_rows = _indexed(self._anchor.layout, self._out_rows)

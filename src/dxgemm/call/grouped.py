@@ -20,13 +20,13 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.grouped import GroupMember, GroupTable, needs_later
-from dxgemm.launches.series import FixedLaunch
+from dxgemm.lower.grouped import GroupMember, GroupTable, needs_later
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.capture import is_captured, launching_on
+from dxgemm.runtime.program import FixedLaunch
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
@@ -146,7 +146,7 @@ class GroupOfLists(Group):
             table = self._table()
         workspace = Workspace(table.bytes.nbytes, self._ordinal)
         upload_now(table.bytes, workspace.pointer, self._ordinal)
-        launch = FixedLaunch((workspace,), [table.fixed(workspace.pointer)])
+        launch = FixedLaunch([workspace], [table.fixed(workspace.pointer)])
         return lambda: self._queue(launch)
 
     def _table(self) -> GroupTable:

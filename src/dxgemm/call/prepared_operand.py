@@ -10,8 +10,7 @@ from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.emulated_float32 import PartsLaunch
-from dxgemm.launches.reduced import ReducedLaunch
+from dxgemm.lower.emulated import PARTS_OF
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import Layout
@@ -20,6 +19,7 @@ from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.exports import in_order
 from dxgemm.runtime.graphs import keep_in_graph
+from dxgemm.runtime.program import OUT, A, Program, ProgramLaunch
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
 
@@ -44,9 +44,9 @@ class PreparedOperand:
 
     def bind(self, launch: Any, operand: str) -> Any:
         """Return the launch with these parts of "a" or "b", if it is one of an emulated product."""
-        if self._parts is None or not isinstance(launch, (PartsLaunch, ReducedLaunch)):
+        if self._parts is None or not isinstance(launch, ProgramLaunch):
             return launch
-        return launch.prepared(operand, self._parts)
+        return launch.prepared(PARTS_OF[operand].name, self._parts)
 
 
 @named_in_errors("prepare")
@@ -98,10 +98,10 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     if handle is None:
         handle = library.current_stream(b)
     with launching_on(handle), first_call():
-        launch: Any = parts.bind(arch, layout.device)
+        launch = Program((parts.step(A, OUT),)).bind(arch, layout.device)
     memory = Workspace(parts.size, layout.device)
     keep_in_graph(handle, memory)
     ordered = [(library, b)] if library.always_ordered else []
     with in_order(ordered, layout.device, handle):
-        launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
+        launch(pointer, pointer, pointer, memory.pointer, 0, 0, handle)
     return PreparedOperand(b, precision, memory)

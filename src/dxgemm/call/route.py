@@ -45,21 +45,21 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.launches.piecewise import PiecewiseLaunch
-from dxgemm.launches.reduced import ResultArray, result_array
-from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
+from dxgemm.lower.pieces import lower_pieces
+from dxgemm.lower.reduced import ResultArray, result_array
 from dxgemm.problem.arguments import check_name
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, aligned, byte_extent, transposed
-from dxgemm.problem.pieces import needs_sums, pieces_of, summed_problem
+from dxgemm.problem.pieces import pieces_of
 from dxgemm.problem.problem import Problem, flattened, oriented, stored_problem
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.host import contiguous_layout, device_copy_layout
+from dxgemm.runtime.program import Program
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
@@ -122,7 +122,8 @@ class Route:
         on_device: the route on the GPU: this one, or the route of the copies of host operands.
         pieces: pieces in which a very large problem is computed, each by a launch of its own; the
             problem and the candidate are those of the first.
-        launch: launch of the candidate; None if nothing is launched, or a `HostLaunch` is.
+        program: kernels of the launch; None if nothing is launched, or a `HostLaunch` is.
+        launch: launch of the program; None if there is none.
         awaited: unfinished builds of better candidates; when one ends, the route is decided again.
         a_near, b_near, c_near: range in bytes. An operand's extent meets the result's if the
             distance of its pointer from the result's lies strictly within.
@@ -231,6 +232,7 @@ class Route:
             self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
         self.on_device: Route = self
         self.candidate: Candidate
+        self.program: Program | None = None
         self.launch: Launch | None = None
         self.awaited: list[BackgroundBuild] = []
         if self.host_operands:
@@ -253,9 +255,10 @@ class Route:
             return
         self.candidate = self._choose(self.problem)
         if self.pieces:
-            self.launch = self._bind_pieces(whole)
+            self.program = self._lower_pieces(whole)
+            self.launch = self.program.bind(self.device.arch, self.ordinal)
         elif not self.is_empty or self.results:
-            self.candidate, self.launch = self._bind(
+            self.candidate, self.program, self.launch = self._bind(
                 self.problem, self.complex_form, self.candidate, lambda: self.ranking, reduced
             )
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
@@ -293,7 +296,7 @@ class Route:
         candidate: Candidate,
         ranking: Callable[[], Ranking],
         reduced: Problem | None = None,
-    ) -> tuple[Candidate, Launch]:
+    ) -> tuple[Candidate, Program, Launch]:
         """Bind a candidate, or one that takes its place; see `Decided`."""
         decided = Decided(
             problem,
@@ -308,9 +311,9 @@ class Route:
         )
         return bind_first(decided, candidate)
 
-    def _bind_pieces(self, whole: Problem) -> Launch:
-        """Bind each piece of a problem; those of equal sizes share a launch."""
-        bound: dict[Problem, tuple[Launch, bool]] = {}
+    def _lower_pieces(self, whole: Problem) -> Program:
+        """Program of the pieces of a problem, whose kernels are built."""
+        lowered: dict[Problem, tuple[Program, bool]] = {}
         for problem in dict.fromkeys(piece.problem for piece in self.pieces):
             form, computed = None, problem
             is_transposed = problem.is_transposed
@@ -320,14 +323,10 @@ class Route:
                 )
                 computed, is_transposed = form.product, form.problem.is_transposed
             candidate = self._choose(computed)
-            _, launch = self._bind(computed, form, candidate, partial(self._rank, computed))
-            bound[problem] = launch, is_transposed != whole.is_transposed
-        pieces = [(piece, *bound[piece.problem]) for piece in self.pieces]
-        if not needs_sums(whole):
-            return PiecewiseLaunch(whole, pieces, self.ordinal)
-        sums = summed_problem(whole)
-        product = PiecewiseLaunch(sums, pieces, self.ordinal)
-        return SlicedLaunch(whole, sums, product, self.device.arch, self.ordinal)
+            _, program, _ = self._bind(computed, form, candidate, partial(self._rank, computed))
+            lowered[problem] = program, is_transposed != whole.is_transposed
+        pieces = [(piece, *lowered[piece.problem]) for piece in self.pieces]
+        return lower_pieces(whole, pieces, [steps for _, steps in self.epilogue_strides])
 
     def _with_triangle(self, triangle: str, adds_transpose: bool) -> Problem:
         """Problem of a symmetric result, in which `Problem.triangle` is set.

@@ -5,28 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm.choice.emulation_parts import (
-    NUMBER_BYTES,
-    buffers,
-    first_config,
-    parts_of_problem,
-    series_spec,
-)
+from dxgemm.choice.emulation_parts import NUMBER_BYTES, SERIES, buffers, parts_of_problem
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.compiler import KernelSpec
 from dxgemm.gpu.roofline import tile_efficiency
-from dxgemm.handwritten.kernels import (
-    native_fallback,
-    reconstruct,
-    tensor_core,
-    tuned,
-    validity_check,
-)
+from dxgemm.handwritten.kernels import tensor_core, tuned
 from dxgemm.handwritten.parts.emulation import CHOSEN
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides
+from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
 # Kernel files that multiply a and b themselves.
@@ -43,48 +32,20 @@ def product_spec(file: Any, config: Any, problem: Problem) -> KernelSpec:
         config: config of the kernel.
         problem: problem of the whole product.
     """
-    own = product_problem(problem)
+    own, name = product_problem(problem), SERIES[problem.dtype]
     if problem.dtype == "float64":
-        return series_spec(file, config, own, file.KERNEL.variant(config, own), problem.dtype)
+        return file_spec(file, own, file.KERNEL.variant(config, own), config, name)
     parts = parts_of_problem(problem)
     variant: tuple[str, ...] = CHOSEN, parts["a"].innermost, parts["b"].innermost
     variant += (problem.triangle,) if problem.triangle else ()
-    return series_spec(file, config, own, variant)
+    return file_spec(file, own, variant, config, name)
 
 
 def product_problem(problem: Problem) -> Problem:
     """Problem of the kernel that multiplies the parts of float32, or the residues of float64."""
-    return residues_problem(problem) if problem.dtype == "float64" else parts_problem(problem)
-
-
-def other_specs(problem: Problem) -> list[KernelSpec]:
-    """Specs of the kernels before and after the product, and of the native one in its place."""
-    parts = parts_of_problem(problem)
-    check = validity_spec(validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks))
-    specs = [*(part.spec for part in parts.values()), check, native_spec(problem)]
-    return [*specs, reconstruct_spec(problem)] if problem.dtype == "float64" else specs
-
-
-def validity_spec(problem: Problem) -> KernelSpec:
-    """Spec of the validity check of the parts of operands of any dtype, for `validity_problem`."""
-    return series_spec(validity_check, first_config(validity_check), problem, ())
-
-
-def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
-    """Problem of the validity check, for operands that so many blocks split."""
-    return Problem(
-        dtype="float32",
-        m=a_blocks,
-        n=b_blocks,
-        k=k,
-        batch=1,
-        a=NO_STRIDES,
-        b=NO_STRIDES,
-        c=NO_STRIDES,
-        out=NO_STRIDES,
-        out_dtype="float32",
-        epilogue=Fusion((), buffers("int32", "int32", "int32", "int32")),
-    )
+    if problem.dtype == "float64":
+        return residues_problem(problem)
+    return with_buffers(problem, "float32", "float32", "int32")
 
 
 def native_config(problem: Problem, config: Any = None) -> Any:
@@ -125,23 +86,6 @@ def _native_partial_results(config: Any, problem: Problem) -> int:
     return slot_count(config, tile, problem.reduction, sizes, VECTOR_BYTES // NUMBER_BYTES)
 
 
-def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
-    """Spec of the kernel that multiplies a and b themselves if the validity check fails."""
-    file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
-    config = native_config(problem, config)
-    return series_spec(native_fallback, config, own, file.KERNEL.variant(config, own))
-
-
-def reconstruct_spec(problem: Problem) -> KernelSpec:
-    """Spec of the kernel that reconstructs the result from its residues."""
-    own, config = reconstruct_problem(problem), first_config(reconstruct)
-    return series_spec(reconstruct, config, own, reconstruct.KERNEL.variant(config, problem))
-
-
-def parts_problem(problem: Problem) -> Problem:
-    return with_buffers(problem, "float32", "float32", "int32")
-
-
 def with_buffers(problem: Problem, *dtypes: str) -> Problem:
     """Append buffers to the epilogue operands of a problem."""
     epilogue = problem.epilogue or Fusion((), (), problem.is_transposed)
@@ -167,7 +111,3 @@ def residues_problem(problem: Problem) -> Problem:
         padded="ab",
         epilogue=Fusion((), operands),
     )
-
-
-def reconstruct_problem(problem: Problem) -> Problem:
-    return with_buffers(problem, "int8", "float64", "float64", "int32")

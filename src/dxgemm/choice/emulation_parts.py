@@ -6,11 +6,11 @@ validity check tells whether the bound on the error holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.choice.kernel_files import configs_of, file_spec
 from dxgemm.compiler import KernelSpec
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import decompose, residues
 from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
@@ -22,9 +22,10 @@ from dxgemm.handwritten.parts.emulation import (
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import NO_STRIDES, Strides
+from dxgemm.problem.kernel_arguments import KernelArguments
+from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.program import Step, Symbol
 from dxgemm.runtime.workspace import ALIGNMENT
 
 NUMBER_BYTES = 4  # bytes of a float32, and of a number of the status
@@ -40,7 +41,7 @@ class OperandParts:
 
     Attributes:
         spec: spec of the kernel that splits the operand.
-        problem: problem of that kernel: the operand as its a, b transposed.
+        sizes: its arguments: the operand as its a, b transposed.
         blocks: number of blocks of its launch.
         part_items, part_item_bytes: number of items of all parts, and bytes of one.
         factor_items, factor_bytes: number of scale factors of the lines of all matrices, and bytes
@@ -51,7 +52,7 @@ class OperandParts:
     """
 
     spec: KernelSpec
-    problem: Problem
+    sizes: KernelArguments
     blocks: int
     part_items: int
     part_item_bytes: int
@@ -78,21 +79,19 @@ class OperandParts:
     def _status(self) -> int:
         return self._factors + _aligned(self.factor_items * self.factor_bytes)
 
-    def factors(self, base: int) -> tuple[int, int]:
-        """Address and size of the buffer of factors, with the memory at an address."""
+    def factors(self, base: Any) -> tuple[Any, int]:
+        """Address and size of the buffer of factors, with the memory at an address or a symbol."""
         return base + self._factors, self.factor_items
 
-    def status(self, base: int) -> tuple[int, int]:
+    def status(self, base: Any) -> tuple[Any, int]:
         """Address and size of the buffer of the status, with the memory at an address."""
         return base + self._status, self.status_items
 
-    def bind(self, arch: str, ordinal: int) -> Launch:
-        """Bind the kernel, built if need be; its epilogue arguments are `arguments`."""
-        return launch_kernel(self.spec, self.problem, self.blocks, arch, ordinal)
-
-    def arguments(self, base: int) -> tuple[int, ...]:
-        """Epilogue arguments of the kernel: its buffers, then its numbers."""
-        return base, self.part_items, *self.factors(base), *self.status(base), *self.numbers
+    def step(self, source: Symbol, memory: Symbol) -> Step:
+        """Step that splits the operand at `source`."""
+        values = source, source, source, source, 0, 0
+        buffers = memory, self.part_items, *self.factors(memory), *self.status(memory)
+        return Step(self.spec, self.sizes, self.blocks, values, (*buffers, *self.numbers))
 
 
 def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: int) -> OperandParts:
@@ -103,19 +102,19 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
         along, k, batch: sizes.
         alignment: alignment of the address, in bytes.
     """
-    problem = _operand_problem("float32", strides, along, k, batch, alignment)
-    problem = replace(problem, epilogue=Fusion((), buffers("float16", "float32", "int32")))
-    config = first_config(decompose)
-    variant = decompose.KERNEL.variant(config, problem)
+    fused = buffers("float16", "float32", "int32")
+    sizes = _operand_arguments("float32", strides, along, k, batch, alignment, fused)
+    config = configs_of(decompose)[0]
+    variant = decompose.KERNEL.variant(config, sizes)
     layout = parts_layout(SCHEME, variant[0], along, k)
-    blocks = decompose.KERNEL.block_count(config, problem)
+    blocks = decompose.KERNEL.block_count(config, sizes)
     return OperandParts(
-        series_spec(decompose, config, problem, variant),
-        problem,
+        file_spec(decompose, sizes, variant, name=SERIES["float32"]),
+        sizes,
         blocks,
-        part_items=problem.batch * SCHEME.parts * layout.items,
+        part_items=sizes.batch * SCHEME.parts * layout.items,
         part_item_bytes=SCHEME.item_bytes,
-        factor_items=problem.batch * -(-along // PADDING) * PADDING,
+        factor_items=sizes.batch * -(-along // PADDING) * PADDING,
         factor_bytes=NUMBER_BYTES,
         status_items=blocks * STATUS_ITEMS,
     )
@@ -125,41 +124,38 @@ def operand_residues(
     strides: Strides, along: int, k: int, batch: int, alignment: int, count: int
 ) -> OperandParts:
     """Parts of a float64 operand: its residues by `count` moduli, K-major."""
-    problem = _operand_problem("float64", strides, along, k, batch, alignment)
-    operands = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
-    problem = replace(problem, epilogue=Fusion((), operands))
-    config = first_config(residues)
-    variant = (*residues.KERNEL.variant(config, problem), str(count))
-    blocks = residues.KERNEL.block_count(config, problem)
+    fused = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
+    sizes = _operand_arguments("float64", strides, along, k, batch, alignment, fused)
+    config = configs_of(residues)[0]
+    variant = (*residues.KERNEL.variant(config, sizes), str(count))
+    blocks = residues.KERNEL.block_count(config, sizes)
     return OperandParts(
-        series_spec(residues, config, problem, variant),
-        problem,
+        file_spec(residues, sizes, variant, name=SERIES["float64"]),
+        sizes,
         blocks,
-        part_items=problem.batch * count * along * row_bytes(k),
+        part_items=sizes.batch * count * along * row_bytes(k),
         part_item_bytes=1,
-        factor_items=problem.batch * -(-along // PADDING) * PADDING,
+        factor_items=sizes.batch * -(-along // PADDING) * PADDING,
         factor_bytes=FLOAT64_BYTES,
         status_items=blocks * STATUS_ITEMS,
         numbers=(operand_bits(count, k),),
     )
 
 
-def _operand_problem(
-    dtype: str, strides: Strides, along: int, k: int, batch: int, alignment: int
-) -> Problem:
-    """Problem with an operand as its a."""
-    return Problem(
-        dtype=dtype,
-        m=along,
-        n=0,
-        k=k,
-        batch=batch if strides.batch else 1,
-        a=strides,
-        b=NO_STRIDES,
-        c=NO_STRIDES,
-        out=NO_STRIDES,
-        out_dtype=dtype,
-        a_alignment=alignment,
+def _operand_arguments(
+    dtype: str,
+    strides: Strides,
+    along: int,
+    k: int,
+    batch: int,
+    alignment: int,
+    fused: tuple[FusedOperand, ...],
+) -> KernelArguments:
+    """Arguments of a kernel with an operand as its a."""
+    batch = batch if strides.batch else 1
+    epilogue = Fusion((), fused)
+    return KernelArguments(
+        dtype, along, 0, k, batch, strides, a_alignment=alignment, epilogue=epilogue
     )
 
 
@@ -173,30 +169,9 @@ def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
     return {"a": operand_residues(*a, count), "b": operand_residues(*b, count)}
 
 
-def series_spec(
-    file: Any, config: Any, problem: Problem, variant: tuple[str, ...], dtype: str | None = None
-) -> KernelSpec:
-    """Spec of a kernel of a series, under the name of the series.
-
-    Args:
-        file: the kernel file.
-        config: config of the kernel.
-        problem: problem of the kernel.
-        variant: variant of the kernel.
-        dtype: dtype of the operands, if it is not the dtype of the kernel's problem.
-    """
-    name = SERIES[dtype or problem.dtype]
-    return KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
-
-
 def buffers(*dtypes: str) -> tuple[FusedOperand, ...]:
     """Buffers of these dtypes, as epilogue operands."""
     return tuple(FusedOperand("buffer", dtype) for dtype in dtypes)
-
-
-def first_config(file: Any) -> Any:
-    """Config of a kernel file with a single config."""
-    return (file.KERNEL.simulator_configs if simulator_enabled() else file.KERNEL.configs)[0]
 
 
 def _aligned(size: int) -> int:

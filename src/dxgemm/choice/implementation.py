@@ -24,19 +24,17 @@ from dxgemm.compiler import (
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import add_slices, align_rows, complex_sum
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions
-from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
+from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
-    COMPLEX_PARTS,
     ITEM_SIZES,
     PRECISIONS,
     result_dtypes,
     scalar_dtype,
 )
 from dxgemm.problem.fusion import Fusion
-from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES
+from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem, sliced_problem
 
 # A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
@@ -321,25 +319,8 @@ class KernelFile(Implementation):
         variant = self.kernel.variant(config, self.computed(problem))
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
-    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        """Specs of all kernels that a launch needs."""
-        copies = copy_problems(problem, self.computed(problem)).values()
-        return [self.spec_for(config, problem), *map(copying_spec, copies)]
-
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """Specs of the kernels to build ahead of time: each config for the common layouts."""
-        specs = {
-            spec: None
-            for dtype in self.dtypes
-            if dtype in dtypes
-            for config in self.configs(dtype)
-            for problem in self._common_problems(config, dtype)
-            if self.supports(problem) is None
-            for spec in self.all_specs(config, problem)
-        }
-        return list(specs)
-
-    def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
+    def common_problems(self, config: Any, dtype: str) -> list[Problem]:
+        """Problems for which a config is built ahead of time: those of common layouts."""
         problems = [*common_problems(dtype)]
         if self.slices_k and config.split_k == 1:
             problems += [sliced_problem(problem, 2) for problem in problems]
@@ -398,65 +379,6 @@ def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
     return [spec for spec in specs if misfit(spec.config, spec.dtype, arch, most) is None]
 
 
-def adding_spec(problem: Problem, slices: int) -> KernelSpec:
-    """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
-    if problem.dtype in COMPLEX_PARTS:
-        epilogue = problem.epilogue or with_parts_of_beta(None, problem.dtype)
-        return complex_sum_spec(problem.dtype, "slices", epilogue)
-    elements = problem.batch * problem.m * problem.n
-    kernel = add_slices.KERNEL
-    configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    config = add_slices.choose_config(configs, elements, slices)
-    sums, out_dtype = problem.scalar_dtype, problem.out_dtype
-    variant: tuple[str, ...] = (out_dtype,) if out_dtype != sums else ()
-    if problem.triangle:
-        variant = out_dtype, "both" if problem.triangle == "either" else problem.triangle
-        variant += ("transposed",) if problem.adds_transpose else ()
-    name = add_slices.__name__
-    return KernelSpec("add_slices", name, config, sums, variant, problem.epilogue)
-
-
-def complex_sum_spec(dtype: str, products: str, epilogue: Fusion) -> KernelSpec:
-    """Spec of the kernel that makes a result of a complex dtype; `products` is as it names them."""
-    kernel, name = complex_sum.KERNEL, complex_sum.__name__
-    (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    return KernelSpec("complex_sum", name, config, COMPLEX_PARTS[dtype], (products,), epilogue)
-
-
-def copy_problems(problem: Problem, computed: Problem) -> dict[str, Problem]:
-    """Problems of the aligned copies of a and b, by name: m lines of n elements, to `out`."""
-    copies = {}
-    for name, along in (("a", problem.m), ("b", problem.n)):
-        source, target = getattr(problem, name), getattr(computed, name)
-        alignment = getattr(problem, f"{name}_alignment")
-        if (source, alignment) == (target, getattr(computed, f"{name}_alignment")):
-            continue
-        rows, cols = (along, problem.k) if name == "a" else (problem.k, along)
-        if target.col != 1:
-            source, target, rows, cols = source.transposed(), target.transposed(), cols, rows
-        copies[name] = Problem(
-            dtype=problem.dtype,
-            m=rows,
-            n=cols,
-            k=0,
-            batch=problem.batch if source.batch else 1,
-            a=source,
-            b=NO_STRIDES,
-            c=NO_STRIDES,
-            out=target,
-            out_dtype=problem.dtype,
-            a_alignment=alignment,
-        )
-    return copies
-
-
-def copying_spec(problem: Problem) -> KernelSpec:
-    """Spec of the kernel that copies lines of an operand to aligned ones, for `copy_problems`."""
-    kernel, name = align_rows.KERNEL, align_rows.__name__
-    (config,) = kernel.configs
-    return KernelSpec("align_rows", name, config, problem.dtype, kernel.variant(config, problem))
-
-
 class Handwritten(KernelFile):
     """Handwritten production kernel."""
 
@@ -472,13 +394,8 @@ class Rung(Handwritten):
 class ComplexProduct(KernelFile):
     """Kernel file that multiplies complex elements."""
 
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """Specs for complex dtypes, named themselves or by their parts, without conjugates."""
-        wanted = (own for own in self.dtypes if {own, COMPLEX_PARTS[own]} & {*dtypes})
-        return super().common_specs(tuple(wanted))
-
-    def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        problems = super()._common_problems(config, dtype)
+    def common_problems(self, config: Any, dtype: str) -> list[Problem]:
+        problems = super().common_problems(config, dtype)
         return [
             problem if problem.slices > 1 else direct_form(problem, "").product
             for problem in problems
@@ -494,9 +411,6 @@ class EmulatedProduct(Handwritten):
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         return emulation.product_spec(import_module(self.module), config, problem)
-
-    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        return [self.spec_for(config, problem), *emulation.other_specs(problem)]
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         if problem.dtype not in self.dtypes:

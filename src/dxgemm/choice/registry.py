@@ -5,24 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.choice.implementation import (
-    MOST_SLICES,
     TENSOR,
     Cublas,
     EmulatedProduct,
     Handwritten,
     HandwrittenComplex,
     Implementation,
-    KernelFile,
     Pipelined,
     Role,
     Rung,
-    adding_spec,
-    launchable,
 )
-from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnknownImplementationError, shown
-from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, result_dtypes
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Rung("naive", "one thread an element, down the columns", rung=1),
@@ -160,37 +153,3 @@ def find_implementation(name: Any) -> Implementation:
 def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
     """Find the config with this text; None if there is none any more."""
     return next((c for c in implementation.configs(dtype) if str(c) == text), None)
-
-
-def kernel_specs(
-    dtypes: tuple[str, ...] = ("float32", "float64"),
-    implementations: tuple[str, ...] | None = None,
-    arch: str | None = None,
-) -> list[KernelSpec]:
-    """List the kernels to build ahead of time, of named implementations or of the automatic ones.
-
-    With an architecture, those that its GPUs cannot launch are left out.
-    """
-    kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
-    if implementations is not None:
-        named = [find_implementation(name) for name in implementations]
-        kernel_files = [i for i in named if isinstance(i, KernelFile)]
-    wanted = [
-        (implementation, dtype)
-        for implementation in kernel_files
-        for dtype in dtypes
-        if implementations is not None or implementation.is_automatic(dtype, arch)
-        if arch is None or implementation.runs_on(arch) is None
-    ]
-    specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
-    slicing = dict.fromkeys(
-        own
-        for i, dtype in wanted
-        for own in i.dtypes
-        if i.slices_k and dtype in (own, COMPLEX_PARTS.get(own))
-    )
-    for dtype, out_dtype in ((d, out) for d in slicing for out in result_dtypes(d)):
-        problem = contiguous_problem(dtype, 1, 1, 1, out_dtype=out_dtype)
-        specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
-    specs = list(dict.fromkeys(specs))  # float32 and float64 share the validity check
-    return launchable(specs, arch) if arch else specs

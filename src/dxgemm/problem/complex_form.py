@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
 from dxgemm.problem.problem import EXCHANGE, MOST_FLATTENED_ROWS, Problem, exchanged
 
@@ -40,14 +41,14 @@ class ComplexCopy:
     """Copy of a complex matrix, as the kernel `complex_copy` makes it.
 
     Attributes:
-        problem: its problem: sizes in complex elements, strides in real ones.
+        sizes: what the kernel is launched with: sizes in complex elements, strides in real ones.
         conjugates: True to conjugate the elements.
         expands: what is written in the place of the elements, as the kernel names it; else "".
         conjugates_factor: True if the elements are multiplied by the conjugate of the factor.
         size: real elements that are written to the workspace; 0 if it is an array of the call.
     """
 
-    problem: Problem
+    sizes: KernelArguments
     conjugates: bool = False
     expands: str = ""
     conjugates_factor: bool = False
@@ -55,15 +56,15 @@ class ComplexCopy:
 
     @property
     def variant(self) -> tuple[str, str, str]:
-        source = self.problem.a
-        is_turned = abs(source.row) < abs(source.col) and self.problem.m > 1
+        source = self.sizes.a
+        is_turned = abs(source.row) < abs(source.col) and self.sizes.m > 1
         order = "turned" if is_turned else "straight"
         return order, "conjugate" if self.conjugates else "", self.expands
 
     @property
     def bytes_moved(self) -> int:
         """Bytes read and written; an expanded matrix is written twice."""
-        p = self.problem
+        p = self.sizes
         accesses = 3 if self.expands in ("i", "-i") else 2
         return 2 * accesses * p.batch * p.m * p.n * ITEM_SIZES[p.dtype]
 
@@ -198,11 +199,11 @@ def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:
     """
     is_b_conjugate = "b" in conjugates
     copy = _parted(problem, "a", 2, is_conjugate=("a" in conjugates) != is_b_conjugate)
-    real, m, n = copy.problem.dtype, problem.m, problem.n
+    real, m, n = copy.sizes.dtype, problem.m, problem.n
     step = _row_step(2 * n, real)
     sums = Strides(2 * m * step, step, 1)
     product = replace(
-        problem, dtype=real, out_dtype=real, m=2 * m, n=2 * n, a=copy.problem.out,
+        problem, dtype=real, out_dtype=real, m=2 * m, n=2 * n, a=copy.sizes.out,
         b=_viewed(problem.b), c=sums, out=sums, a_alignment=MAX_ALIGNMENT, reads_c=False,
         in_place=True,
     )  # fmt: skip
@@ -224,10 +225,10 @@ def _expanded_form(problem: Problem, conjugates: str) -> ComplexForm:
     in_rows = problem.out.col == 1 or n == 1
     if not in_rows:
         out, back = _copied(real, problem.out, m, n, problem.batch)
-        copies["out"] = replace(back, problem=_returning(back.problem))
+        copies["out"] = replace(back, sizes=_returning(back.sizes))
     is_c_in_place = in_rows and (problem.in_place or problem.c == problem.out)
     if problem.reads_c and not is_c_in_place:
-        addend = _copy_problem(real, m, n, problem.batch, in_parts(problem.c), out)
+        addend = _copy_arguments(real, m, n, problem.batch, in_parts(problem.c), out)
         copies["c"] = ComplexCopy(addend)
     product = replace(
         problem, dtype=real, out_dtype=real, n=2 * n, k=2 * k, a=a, b=b, c=out, out=out,
@@ -262,7 +263,7 @@ def _three_products(problem: Problem, conjugates: str) -> ComplexForm:
         name: _parted(problem, name, 3, is_conjugate=name in conjugates, is_repeated=True)
         for name in "ab"
     }
-    a, b = (copies[name].problem.out for name in "ab")
+    a, b = (copies[name].sizes.out for name in "ab")
     step = _row_step(n, real)
     sums = Strides(m * step, step, 1)
     product = replace(
@@ -282,9 +283,9 @@ def _hermitian(problem: Problem, conjugates: str) -> ComplexForm:
     """
     real, m, k = COMPLEX_PARTS[problem.dtype], problem.m, problem.k
     half, step = _row_step(k, real), _row_step(m, real)
-    copy = Problem(
-        dtype=real, m=m, n=k, k=half, batch=1, a=in_parts(problem.a), b=NO_STRIDES,
-        c=Strides(2 * m * half, 0, 0), out=Strides(0, 2 * half, 1), out_dtype=real,
+    copy = KernelArguments(
+        real, m, k, half, 1, in_parts(problem.a), c=Strides(2 * m * half, 0, 0),
+        out=Strides(0, 2 * half, 1),
     )  # fmt: skip
     a = Strides(2 * m * half, 2 * half, 1)
     sums = Strides(m * step, step, 1)
@@ -315,10 +316,9 @@ def _parted(
     step = _row_step(columns, real)
     has_batch = bool(source.batch) or is_repeated
     batch = problem.batch if has_batch else 1
-    copy = Problem(
-        dtype=real, m=rows, n=columns, k=1, batch=batch, a=source, b=NO_STRIDES,
-        c=Strides(rows * step, 0, 0), out=Strides(count * rows * step * has_batch, step, 1),
-        out_dtype=real,
+    copy = KernelArguments(
+        real, rows, columns, 1, batch, source, c=Strides(rows * step, 0, 0),
+        out=Strides(count * rows * step * has_batch, step, 1),
     )  # fmt: skip
     expands = "parts and sums" if count == 3 else "parts"
     return ComplexCopy(copy, is_conjugate, expands, size=count * batch * rows * step)
@@ -329,7 +329,7 @@ def scaling_copy(form: ComplexForm) -> ComplexCopy:
     product, problem = form.product, form.problem
     in_place = in_parts(problem.out)
     return ComplexCopy(
-        _copy_problem(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
+        _copy_arguments(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
     )
 
 
@@ -354,10 +354,10 @@ def _row_step(columns: int, dtype: str) -> int:
     return -(-columns // width) * width
 
 
-def _copy_problem(
+def _copy_arguments(
     dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides, copies: int = 1
-) -> Problem:
-    """Problem of a copy; a batch whose rows lie evenly on both sides is one matrix.
+) -> KernelArguments:
+    """Arguments of a copy; a batch whose rows lie evenly on both sides is one matrix.
 
     Args:
         dtype: dtype of the real and the imaginary parts.
@@ -371,19 +371,15 @@ def _copy_problem(
     if batch > 1 and lies_evenly and batch * m <= MOST_FLATTENED_ROWS:
         m, batch = batch * m, 1
         source, target = source._replace(batch=0), target._replace(batch=0)
-    return Problem(
-        dtype=dtype, m=m, n=n, k=1, batch=batch, a=source, b=NO_STRIDES, c=NO_STRIDES, out=target,
-        out_dtype=dtype,
-    )  # fmt: skip
+    return KernelArguments(dtype, m, n, 1, batch, source, out=target)
 
 
-def _returning(copy: Problem) -> Problem:
-    """Problem of the way back of a copy, which writes along the contiguous dimension."""
-    problem = replace(copy, a=copy.out, out=copy.a)
-    if abs(problem.out.row) >= abs(problem.out.col) or problem.m == 1:
-        return problem
-    a, out = problem.a.transposed(), problem.out.transposed()
-    return replace(problem, m=problem.n, n=problem.m, a=a, out=out)
+def _returning(copy: KernelArguments) -> KernelArguments:
+    """Arguments of the way back of a copy, which writes along the contiguous dimension."""
+    back = replace(copy, a=copy.out, out=copy.a)
+    if abs(back.out.row) >= abs(back.out.col) or back.m == 1:
+        return back
+    return replace(back, m=back.n, n=back.m, a=back.a.transposed(), out=back.out.transposed())
 
 
 def _copied(
@@ -393,8 +389,8 @@ def _copied(
     step = _row_step(2 * columns, dtype)
     count = batch if strides.batch else 1
     target = Strides(rows * step if strides.batch else 0, step, 1)
-    problem = _copy_problem(dtype, rows, columns, count, in_parts(strides), target)
-    return target, ComplexCopy(problem, size=count * rows * step)
+    copied = _copy_arguments(dtype, rows, columns, count, in_parts(strides), target)
+    return target, ComplexCopy(copied, size=count * rows * step)
 
 
 def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, ComplexCopy]:
@@ -416,7 +412,7 @@ def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, C
     count = problem.batch if b.batch else 1
     target = Strides(2 * rows * step if b.batch else 0, step, 1)
     copy = ComplexCopy(
-        _copy_problem(dtype, rows, columns, count, source, target, copies=2),
+        _copy_arguments(dtype, rows, columns, count, source, target, copies=2),
         is_conjugate != factor_too,
         expands,
         factor_too,

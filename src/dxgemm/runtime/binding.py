@@ -14,7 +14,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.kernel_arguments import Arguments
 from dxgemm.runtime.capture import launch_is_captured
 from dxgemm.runtime.device import refuse_foreign_context
 from dxgemm.runtime.nvtx import RangedLaunch, ranges_enabled
@@ -54,13 +54,20 @@ class Launch(Protocol):
 
 def launch_kernel(
     spec: KernelSpec,
-    problem: Problem,
+    problem: Arguments,
     blocks: int,
     arch: str,
     ordinal: int,
     maps: tuple[Any, ...] = (),
+    tiles: int = 0,
 ) -> Launch:
-    """Bind a kernel, built if need be, to a problem; on the simulator if it is enabled.
+    """Bind a kernel, built if need be, to its arguments; on the simulator if it is enabled.
+
+    Args:
+        spec: the kernel.
+        problem: sizes and strides.
+        blocks, arch, ordinal: blocks of the grid; architecture and ordinal of the GPU.
+        maps, tiles: as `Step` has them.
 
     Raises:
         BuildError: the kernel does not compile.
@@ -68,7 +75,8 @@ def launch_kernel(
             cannot load it, or another context than a primary one is current.
         UnsupportedProblemError: the kernel cannot index the problem, or the grid has no such size.
     """
-    refuse_large(spec, blocks, problem.m, problem.n, problem.k, problem.batch)
+    sizes = problem.m, problem.n, problem.k, problem.batch * problem.slices
+    refuse_large(spec, max(blocks, tiles), *sizes)
     launch = _bind(spec, problem, blocks, arch, ordinal, maps)
     return RangedLaunch(launch, spec, problem) if ranges_enabled() else launch
 
@@ -89,7 +97,7 @@ def refuse_large(spec: KernelSpec, blocks: int, *sizes: int) -> None:
 
 def _bind(
     spec: KernelSpec,
-    problem: Problem,
+    problem: Arguments,
     blocks: int,
     arch: str,
     ordinal: int,

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary, finalize
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.kernel_arguments import Arguments
 from dxgemm.runtime.capture import launch_is_captured, outside_capture
 from dxgemm.runtime.device import (
     current_device,
@@ -60,7 +60,7 @@ class UnreadableCubinError(LaunchError):
     """The driver cannot use this cubin; built again, the kernel may be loaded."""
 
 
-def kernel_arguments(problem: Problem) -> tuple[int, ...]:
+def kernel_arguments(problem: Arguments) -> tuple[int, ...]:
     """Arguments that a problem fixes, in the order of `PARAMETERS`: sizes, then strides."""
     p = problem
     return p.m, p.n, p.k, p.batch, *p.a, *p.b, *p.c, *p.out
@@ -166,7 +166,7 @@ class _Arguments:
     """
 
     def __init__(
-        self, kernel: CompiledKernel, problem: Problem, ordinal: int, maps_size: int
+        self, kernel: CompiledKernel, problem: Arguments, ordinal: int, maps_size: int
     ) -> None:
         driver = driver_api()
         self.kernel = kernel
@@ -205,7 +205,7 @@ class KernelLaunch:
     def __init__(
         self,
         kernel: CompiledKernel,
-        problem: Problem,
+        problem: Arguments,
         blocks: int,
         ordinal: int,
         tensor_maps: tuple[TensorMap | bytes | None, ...] = (),

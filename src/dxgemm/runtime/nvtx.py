@@ -14,7 +14,7 @@ from typing import Any
 
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import MissingPackageError
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.kernel_arguments import Arguments
 
 
 def ranges_enabled() -> bool:
@@ -25,7 +25,7 @@ def ranges_enabled() -> bool:
 class RangedLaunch:
     """Launch inside of an NVTX range."""
 
-    def __init__(self, launch: Any, spec: KernelSpec, problem: Problem) -> None:
+    def __init__(self, launch: Any, spec: KernelSpec, problem: Arguments) -> None:
         sizes = f"{problem.m} x {problem.n} x {problem.k}"
         batch = f", batch {problem.batch}" if problem.batch > 1 else ""
         self._launch = launch

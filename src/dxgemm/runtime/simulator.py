@@ -18,8 +18,8 @@ from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, MissingPackageError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.kernel_arguments import Arguments, Extents, KernelArguments
 from dxgemm.problem.layout import Strides, offset_range
-from dxgemm.problem.problem import Problem
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
@@ -68,7 +68,7 @@ class Pointer:
 class SimulatedLaunch:
     """Counterpart of `KernelLaunch`; pointers are addresses in host memory."""
 
-    def __init__(self, spec: KernelSpec, problem: Problem, blocks: int) -> None:
+    def __init__(self, spec: KernelSpec, problem: Arguments, blocks: int) -> None:
         if find_spec("numba") is None:
             raise MissingPackageError(
                 "the simulator is numba's, which is not installed; pip install 'dxgemm[simulator]'."
@@ -121,36 +121,17 @@ class SimulatedLaunch:
                 *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
             )
 
-    def _extents(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _extents(self) -> Extents:
         """Strides and sizes of the operands, in elements of the kernel's dtype."""
-        problem, name = self._problem, self._spec.implementation
+        problem = self._problem
         batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
-        extents: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        return {
             "a": (problem.a, (batch, m, k)),
             "b": (problem.b, (batch, k, n)),
             "c": (problem.c, (batch if problem.reads_c else 0, m, n)),
             "out": (problem.out, (batch, m, problem.result_columns)),
+            **(problem.extents if isinstance(problem, KernelArguments) else {}),
         }
-        if name == "add_slices":  # sums in a workspace have columns beside their slices
-            extents["a"] = (*problem.a, 1), (batch, m, k, n)
-        if name in ("complex_copy", "complex_sum"):  # real and imaginary parts are neighbours
-            for operand in ("a", "c", "out"):
-                strides, (count, *_) = extents[operand]
-                extents[operand] = (*strides, 1), (count, m, n, 2)
-            form, part = self._spec.variant[-1], problem.b.batch or problem.c.batch
-            if form in ("i", "-i"):
-                extents["out"] = (*problem.out, 1), (batch, 2 * m, n, 2)
-            if form == "halves":
-                extents["out"] = (*problem.out, part), (batch, m, 2 * k, 2)
-            if form in ("parts", "parts and sums"):
-                count = 3 if form == "parts and sums" else 2
-                extents["out"] = (*problem.out, part), (batch, m, n, count)
-            if name == "complex_sum":
-                count = {"three": 3, "slices": problem.k}.get(form, 2)
-                extents["a"] = (*problem.a, part, 1), (batch, m, n, count, problem.a.col)
-                if problem.epilogue and problem.epilogue.is_real:
-                    extents["out"] = (problem.out, (batch, m, n))
-        return extents
 
     def fixed(
         self,

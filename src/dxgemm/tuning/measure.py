@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import dxgemm
-from dxgemm.choice.implementation import KernelFile, adding_spec
 from dxgemm.choice.legality import Candidate, legal_kernels
 from dxgemm.choice.selection import time_candidates
 from dxgemm.compiler import KernelSpec, build_kernels
@@ -23,8 +22,9 @@ from dxgemm.errors import (
     UnsupportedProblemError,
     WrongResultError,
 )
-from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.lower.product import lower_candidate
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.problem import Problem
 from dxgemm.tuning.observations import Observation
@@ -69,10 +69,7 @@ def candidates(
 
 def candidate_specs(problem: Problem, candidate: Candidate) -> list[KernelSpec]:
     """Specs of the kernels of a candidate."""
-    specs = [adding_spec(problem, candidate.slices)] if candidate.uses_workspace else []
-    if isinstance(candidate.implementation, KernelFile):
-        specs += candidate.implementation.all_specs(candidate.config, candidate.part_of(problem))
-    return specs
+    return lower_candidate(problem, candidate, SIMULATED_DEVICE).specs
 
 
 def build_candidates(

@@ -1,4 +1,4 @@
-"""Launches of groups: problems of any sizes in one launch, which reads them from a table."""
+"""Steps of groups: problems of any sizes in one launch, which reads them from a table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.choice.implementation import Implementation, common_problems, is_before, launchable
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
@@ -18,10 +19,11 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import NO_STRIDES
+from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import Launch, launch_kernel, refuse_large
+from dxgemm.runtime.binding import Launch, refuse_large
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.program import Step, parameters
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -114,34 +116,30 @@ def needs_later(ordinal: int) -> bool:
     return is_before(device_facts(ordinal).arch, minimum_arch())
 
 
-def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
+def group_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     """List the kernels to build ahead of time for an architecture.
 
     Kernels for problems that differ are built with each config for the common layouts. Kernels for
     equal problems are built for row-major operands only, aligned and not; others when needed.
     """
-    from dxgemm.handwritten.kernels import grouped
-
-    specs: dict[KernelSpec, None] = {}
+    steps: list[Step] = []
     for dtype in (dtype for dtype in DTYPES if dtype in dtypes):
         file = kernel_file(dtype)
         if is_before(arch, file.KERNEL.minimum_arch):
             continue
         problems = common_problems(dtype)
-        variants = [file.table_variant([problem]) for problem in problems]
-        for variant in variants:
+        for variant in dict.fromkeys(file.table_variant([problem]) for problem in problems):
             configs = file.table_configs(dtype, compute_capability(arch), variant)
-            specs |= dict.fromkeys(_spec(config, dtype, variant) for config in configs)
+            steps += [table_step(config, dtype, variant, 1, 1, 1) for config in configs]
         alike = [implementation.configs(dtype) for implementation in _batch_kernels(dtype, arch)]
         for config in chain.from_iterable(alike):
-            for problem in (problems[0], problems[-1]):
-                specs[_spec(config, dtype, grouped.batch_variant(problem))] = None
-    return launchable(specs, arch)
+            steps += [alike_step(config, problem) for problem in (problems[0], problems[-1])]
+    return launchable([step.spec for step in steps if step.spec], arch)
 
 
 def forget_launches() -> None:
     """Forget all bound launches, so that kernels are looked up and built again."""
-    bind_table.cache_clear()
+    _bind_table.cache_clear()
     _bind_alike.cache_clear()
 
 
@@ -172,62 +170,51 @@ def _table(
     configs = file.table_configs(first.dtype, compute_capability(device.arch), variant)
     config = choose_config(configs, file.share, m, n, k, device)
     tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
-    spec = _spec(config, first.dtype, variant)
+    sizes = config, first.dtype, variant, len(members), int(tiles.sum()), int(k.max())
+    spec = table_step(*sizes).spec
+    assert spec is not None
     refuse_large(spec, int(tiles.sum()), int(rows[:, :3].max()))
     first_tiles = np.cumsum(tiles) - tiles
     table = np.concatenate([first_tiles, rows.ravel()])
     scalars = [(member.alpha, member.beta) for member in members]
-    launch = bind_table(
-        config, first.dtype, variant, len(members), int(tiles.sum()), int(k.max()), ordinal
-    )
+    launch = _bind_table(*sizes, ordinal)
     return [table, np.array(scalars, first.scalar_dtype)], launch
 
 
+def table_step(
+    config: Any, dtype: str, variant: tuple[str, ...], count: int, tiles: int, k: int
+) -> Step:
+    """Step of a number of problems and tiles; k is the longest of the problems."""
+    file, fusion = kernel_file(dtype), Fusion((), table_operands(dtype))
+    arguments = KernelArguments(dtype, count, 0, k, tiles, epilogue=fusion)
+    spec = file_spec(file, arguments, variant, config)
+    return Step(spec, arguments, -(-tiles // config.matrices), operands=parameters(fusion))
+
+
+def alike_step(config: Any, batch: Problem) -> Step:
+    """Step of equal problems, which reads only their addresses."""
+    from dxgemm.handwritten.kernels import grouped
+
+    fusion = Fusion((), table_operands(batch.dtype)[:1])
+    arguments = replace(batch, epilogue=fusion)
+    variant = grouped.batch_variant(batch)
+    spec = file_spec(kernel_file(batch.dtype), arguments, variant, config)
+    blocks = grouped.KERNEL.block_count(config, batch)
+    return Step(spec, arguments, blocks, operands=parameters(fusion))
+
+
 @lru_cache(maxsize=256)
-def bind_table(
-    config: Any, dtype: str, variant: tuple[str, ...], count: int, tiles: int, k: int, ordinal: int
-) -> Launch:
-    """Bind the kernel to a number of problems and tiles; k is the longest of the problems."""
-    problem = Problem(
-        dtype=dtype,
-        m=count,
-        n=0,
-        k=k,
-        batch=tiles,
-        a=NO_STRIDES,
-        b=NO_STRIDES,
-        c=NO_STRIDES,
-        out=NO_STRIDES,
-        out_dtype=dtype,
-    )
-    return _bind(_spec(config, dtype, variant), problem, -(-tiles // config.matrices), ordinal)
+def _bind_table(*table: Any) -> Launch:
+    """Bind a `table_step`; the last argument is the ordinal of the GPU."""
+    *sizes, ordinal = table
+    return table_step(*sizes).bind(device_facts(ordinal).arch, ordinal)
 
 
 @lru_cache(maxsize=256)
 def _bind_alike(batch: Problem, ordinal: int) -> Launch:
     """Bind the fastest kernel to equal problems."""
-    from dxgemm.handwritten.kernels import grouped
-
-    config = _choose_alike(batch, device_facts(ordinal))
-    spec = _spec(config, batch.dtype, grouped.batch_variant(batch))
-    return _bind(spec, batch, grouped.KERNEL.block_count(config, batch), ordinal)
-
-
-def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Launch:
-    problem = replace(problem, epilogue=spec.epilogue)
-    launch: Launch = launch_kernel(spec, problem, blocks, device_facts(ordinal).arch, ordinal)
-    return launch
-
-
-def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
-    """Spec of the kernel: it reads a table and scalars; only addresses if problems are equal."""
-    from dxgemm.handwritten.kernels import grouped
-
-    file = kernel_file(dtype)
-    of_both = table_operands(dtype)
-    buffers = of_both[:1] if grouped.ALIKE in variant else of_both
-    name = file.__name__.rpartition(".")[2]
-    return KernelSpec(name, file.__name__, config, dtype, variant, Fusion((), buffers))
+    device = device_facts(ordinal)
+    return alike_step(_choose_alike(batch, device), batch).bind(device.arch, ordinal)
 
 
 def table_operands(dtype: str) -> tuple[FusedOperand, FusedOperand]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device
+from dxgemm.runtime.program import Step
 
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
@@ -194,3 +196,14 @@ def _cupy_stream(handle: int) -> Any:
     from cupy import cuda
 
     return cuda.Stream.from_external(_RawStream(handle)) if handle else cuda.Stream.null
+
+
+@dataclass(frozen=True)
+class CublasStep(Step):
+    """Launch of cuBLAS, with the names of the operands that are conjugated."""
+
+    conjugates: str = ""
+
+    def bind(self, arch: str, ordinal: int) -> CublasLaunch:
+        assert isinstance(self.arguments, Problem)
+        return CublasLaunch(self.arguments, ordinal, self.conjugates)

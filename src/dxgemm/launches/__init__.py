@@ -1,1 +1,0 @@
-"""Launches of GEMMs: one kernel, a series of kernels, or cuBLAS."""
