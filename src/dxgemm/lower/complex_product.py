@@ -24,7 +24,9 @@ from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import (
     ALPHA,
+    ALPHA_PARTS,
     BETA,
+    BETA_PARTS,
     OUT,
     A,
     B,
@@ -37,10 +39,7 @@ from dxgemm.runtime.program import (
     parameters,
 )
 
-# Parts of a complex factor, for a kernel that takes them as alpha and beta; those of 1.
-ALPHA_PARTS = Symbol("alpha", part="real"), Symbol("alpha", part="imag")
-BETA_PARTS = Symbol("beta", part="real"), Symbol("beta", part="imag")
-ONE = 1.0, 0.0
+ONE = 1.0, 0.0  # parts of a factor
 
 
 def lower_complex(form: ComplexForm, product: Program) -> Program:

@@ -6,7 +6,8 @@ buffers of one workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,6 +65,10 @@ class Symbol:
 
 Value = Symbol | int | float
 CALL = A, B, C, OUT, ALPHA, BETA = tuple(map(Symbol, ("a", "b", "c", "out", "alpha", "beta")))
+# Parts of complex factors: a kernel takes those of alpha as its factors, and those of beta as the
+# last arguments of its epilogue.
+ALPHA_PARTS = Symbol("alpha", part="real"), Symbol("alpha", part="imag")
+BETA_PARTS = Symbol("beta", part="real"), Symbol("beta", part="imag")
 FALLBACKS = Symbol("fallbacks")  # the GPU's counter of emulated products that are not emulated
 
 
@@ -123,10 +128,20 @@ class Program:
     @property
     def is_one_kernel(self) -> bool:
         """True if a call's arguments are those of a single kernel."""
+        return self._passes(CALL, ())
+
+    @property
+    def is_by_parts(self) -> bool:
+        """True if they are, but for complex factors, which the kernel takes by their parts."""
+        return self._passes((*CALL[:4], *ALPHA_PARTS), BETA_PARTS)
+
+    def _passes(self, values: tuple[Symbol, ...], last: tuple[Symbol, ...]) -> bool:
         if len(self.steps) != 1 or self.buffers:
             return False
         (step,) = self.steps
-        return step.values == CALL and step.operands == parameters(step.arguments.epilogue)
+        count = len(step.operands) - len(last)
+        passed = (*parameters(step.arguments.epilogue)[:count], *last)
+        return (step.values, step.operands) == (values, passed)
 
     def __add__(self, other: Program) -> Program:
         """This program, then another one; buffers of one name share their memory."""
@@ -169,22 +184,25 @@ class ProgramLaunch:
 
     def __init__(self, program: Program, arch: str, ordinal: int) -> None:
         """Bind the kernels, building missing ones."""
-        self._ordinal = ordinal
+        self._ordinal, self._is_by_parts = ordinal, program.is_by_parts
         self._buffers = program.buffers
         counts = any(FALLBACKS in step.operands for step in program.steps)
         self._counters = {FALLBACKS.name: fallback_counter(ordinal).pointer} if counts else {}
         bound: dict[Any, Launch] = {}  # a kernel may be launched for several parts of the operands
-        self._launches: list[tuple[Step, Launch]] = []
+        self._launches: list[tuple[Step, Launch, _Sources, _Sources]] = []
         for step in program.steps:
             key = id(step.spec), id(step.arguments)
             bound[key] = bound.get(key) or step.bind(arch, ordinal)
-            self._launches.append((step, bound[key]))
+            sources = _sources_of(step.values), _sources_of(step.operands)
+            self._launches.append((step, bound[key], *sources))
         self._lay_out({})
 
     def _lay_out(self, prepared: Mapping[Name, Workspace]) -> None:
         """Lay out the workspace, without the buffers that are prepared."""
         self._prepared, self._size = prepared, 0
         self._offsets: dict[Name, int] = {}
+        self._addresses: dict[Name, int] = {n: memory.pointer for n, memory in prepared.items()}
+        self._addresses |= self._counters
         for name, size in self._buffers.items():
             if name not in prepared:
                 self._offsets[name] = self._size
@@ -209,9 +227,13 @@ class ProgramLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
+        if self._is_by_parts:  # of small complex matrices, where each microsecond shows
+            operands += beta.real, beta.imag
+            self._launches[0][1](a, b, c, out, alpha.real, alpha.imag, stream, operands)
+            return
         if self._prepared:
             keep_in_graph(stream, *self._prepared.values())
-        with borrowed(self._size, self._ordinal, stream) as base:
+        with borrowed(self._size, self._ordinal, stream) if self._size else _NO_WORKSPACE as base:
             for launch, values, extra in self._calls(base, (a, b, c, out, alpha, beta), operands):
                 launch(*values, stream, extra)
 
@@ -244,24 +266,51 @@ class ProgramLaunch:
             operands: epilogue arguments.
         """
         a, b, c, out, alpha, beta = call
-        known: dict[Name, Any] = {**self._counters, **dict(enumerate(operands))}
-        known |= {"a": a, "b": b, "c": c, "out": out, "alpha": alpha, "beta": beta}
-        known |= {name: base + offset for name, offset in self._offsets.items()}
-        known |= {name: memory.pointer for name, memory in self._prepared.items()}
-
-        def found(value: Value) -> Any:
-            return value.of(known[value.name]) if type(value) is Symbol else value
-
-        for step, launch in self._launches:
-            if step.when is not None and step.when[1] != (type(found(step.when[0])) is complex):
-                continue
-            values = [*map(found, step.values)]
+        known: dict[Name, Any] = {
+            "a": a, "b": b, "c": c, "out": out, "alpha": alpha, "beta": beta, **self._addresses
+        }  # fmt: skip
+        known.update(enumerate(operands))
+        for name, offset in self._offsets.items():
+            known[name] = base + offset
+        for step, launch, value_sources, operand_sources in self._launches:
+            if step.when is not None:
+                (number,) = _found(_sources_of(step.when[:1]), known)
+                if step.when[1] != (type(number) is complex):
+                    continue
             if step.makes in self._prepared:
                 continue
-            if step.twin is not None and not self._prepared and values[0] == found(step.twin[0]):
-                known[step.makes] = known[step.twin[1]]
-                continue
-            yield launch, values, tuple(map(found, step.operands))
+            values = _found(value_sources, known)
+            if step.twin is not None and not self._prepared:
+                source, twin = step.twin
+                if [values[0]] == _found(_sources_of((source,)), known):
+                    known[step.makes] = known[twin]
+                    continue
+            yield launch, values, tuple(_found(operand_sources, known))
+
+
+_NO_WORKSPACE = nullcontext(0)
+
+# Where arguments come from: a name and what is made of its value, None for nothing; or None and a
+# constant. Symbols are taken apart once, because each call looks up all of them.
+_Sources = tuple[tuple[Any, Any], ...]
+
+
+def _sources_of(values: Iterable[Value]) -> _Sources:
+    """Take symbols apart."""
+    return tuple(
+        (value.name, PARTS.get(value.part) or (value.offset.__add__ if value.offset else None))
+        if type(value) is Symbol
+        else (None, value)
+        for value in values
+    )
+
+
+def _found(sources: _Sources, known: Mapping[Name, Any]) -> list[Any]:
+    """Look up the values of a call."""
+    return [
+        change if name is None else known[name] if change is None else change(known[name])
+        for name, change in sources
+    ]
 
 
 class FixedLaunch:

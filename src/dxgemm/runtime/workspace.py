@@ -28,14 +28,14 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
     """Borrow a workspace in stream order; the work queued on the stream meanwhile may use it.
 
     Args:
-        size: bytes; there is no workspace if it is 0.
+        size: bytes, at least 1.
         ordinal: ordinal of the GPU.
         stream: raw handle. It may be under capture.
 
     Raises:
         LaunchError: there is not enough memory.
     """
-    if simulator_enabled() or size == 0:
+    if simulator_enabled():
         memory = _host_memory(size)
         yield memory.ctypes.data
         return
