@@ -292,7 +292,8 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
     No measurement of a GPU takes part: there are no tables of speeds.
     """
-    monkeypatch.setattr("dxgemm.choice.implementation.simulator_enabled", lambda: False)
+    for module in ("implementation", "kernel_files"):
+        monkeypatch.setattr(f"dxgemm.choice.{module}.simulator_enabled", lambda: False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
     _forget_configs()

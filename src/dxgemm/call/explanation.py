@@ -30,6 +30,8 @@ from dxgemm.gpu.roofline import (
     tail_efficiency,
     tile_intensity,
 )
+from dxgemm.lower.complex_product import lower_complex
+from dxgemm.lower.product import lower_candidate
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
@@ -37,6 +39,7 @@ from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.program import Program
 
 # Ways to a symmetric result, by `Candidate.triangle`.
 SYMMETRY = {
@@ -112,6 +115,8 @@ class Explanation:
         candidates: best config of each kernel that could compute the problem, by name, with its
             predicted time; the shortest first, which is the choice.
         speeds: source of the speeds that the predictions are made from.
+        steps: kernels of the call in order, with the operands and buffers that they use; empty for
+            a product in pieces.
     """
 
     m: int
@@ -170,6 +175,7 @@ class Explanation:
     predicted_us: float | None
     candidates: tuple[tuple[str, float], ...]
     speeds: str | None
+    steps: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the attributes as a dictionary, for JSON."""
@@ -213,6 +219,9 @@ class Explanation:
             lines.append(f"                  {self.accuracy}")
         if self.fallback is not None:
             lines.append(f"                  if the validity check fails: {self.fallback}")
+        if len(self.steps) > 1:
+            lines.append(f"  kernels         {self.steps[0]}")
+            lines += [f"                  {step}" for step in self.steps[1:]]
         lines += self._candidate_lines()
         lines += [f"  {label:<16}{text}" for label, text in self._work_lines()]
         lines += [f"  {label:<16}{text}" for label, text in self._launch_lines()]
@@ -348,6 +357,7 @@ def explain_route(route: Route) -> Explanation:
         route.epilogue,
         computed_as=_flattening_text(route),
         complex_form=route.on_device.complex_form,
+        program=None if route.on_device.pieces else route.on_device.program,
     )
 
 
@@ -438,6 +448,10 @@ def explain_shape(
         problem = form.product
     ranking = (rank_for_any_rows if is_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
+    program = None
+    if not (pieces or problem.is_empty):
+        program = lower_candidate(problem, chosen, device)
+        program = lower_complex(form, program) if form else program
     return _explain(
         problem,
         device,
@@ -447,6 +461,7 @@ def explain_shape(
         is_named_gpu=is_named_gpu,
         computed_as=_pieces_text(pieces),
         complex_form=form,
+        program=program,
     )
 
 
@@ -460,6 +475,7 @@ def _explain(
     is_named_gpu: bool = False,
     computed_as: str | None = None,
     complex_form: ComplexForm | None = None,
+    program: Program | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
@@ -547,6 +563,7 @@ def _explain(
             if other.us is not None and not device.is_simulated
         ),
         speeds=None if device.is_simulated else speeds_from(device, problem.dtype),
+        steps=tuple(map(str, program.steps)) if program else (),
     )
 
 

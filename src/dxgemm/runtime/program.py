@@ -105,6 +105,15 @@ class Step:
     twin: tuple[Value, Name] | None = None
     when: tuple[Value, bool] | None = None
 
+    def __str__(self) -> str:
+        """Name the kernel, and the operands and buffers that it uses."""
+        symbols = (v for v in (*self.values[:4], *self.operands) if isinstance(v, Symbol))
+        names = dict.fromkeys(s.name for s in symbols if isinstance(s.name, str) and not s.part)
+        kernel = "cublas"
+        if self.spec is not None:
+            kernel = f"{self.spec.module.rpartition('.')[2]} {self.spec.config}"
+        return f"{kernel}: {', '.join(map(str, names))}"
+
     def bind(self, arch: str, ordinal: int) -> Launch:
         """Bind the kernel, built if need be."""
         assert self.spec is not None
