@@ -51,6 +51,48 @@ def test_a_simulated_call_may_be_interrupted_by_another(run_python, kind):
     run_python(PROGRAM, kind, NUMBA_ENABLE_CUDASIM="1")
 
 
+# A call at each import of a first call: by then, a signal may come.
+FIRST_USE = """
+import sys
+import numpy as np, dxgemm
+
+ones, refusals, is_interrupting = np.ones((3, 3), np.float32), [], False
+calls = {
+    "gemm": lambda: dxgemm.gemm(ones, ones),
+    "matmul": lambda: dxgemm.matmul(ones[None, None], ones)[0, 0],
+    "gemm_symmetric": lambda: dxgemm.gemm_symmetric(ones),
+    "gemm_grouped": lambda: dxgemm.gemm_grouped([ones], [ones])[0],
+    "plan": lambda: dxgemm.plan(ones, ones)(),
+}
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        global is_interrupting
+        if is_interrupting or name == "dxgemm.api":
+            return
+        is_interrupting = True
+        for called, call in calls.items():
+            try:
+                assert (call() == 3).all()
+            except dxgemm.errors.LaunchError as error:
+                assert str(error).startswith(f"{called}: a signal handler or finalizer"), error
+                refusals.append(name)
+        is_interrupting = False
+
+sys.meta_path.insert(0, Interrupts())
+assert (calls[sys.argv[1]]() == 3).all()
+assert "dxgemm.call.prepare" in refusals and "dxgemm.runtime.turn_taking" in refusals, refusals
+is_interrupting = True
+for call in calls.values():
+    assert (call() == 3).all()
+"""
+
+
+@pytest.mark.parametrize("call", ["gemm", "matmul", "gemm_symmetric", "gemm_grouped", "plan"])
+def test_a_first_use_may_be_interrupted_by_another(run_python, call):
+    run_python(FIRST_USE, call, NUMBA_ENABLE_CUDASIM="1")
+
+
 ON_A_GPU = """
 import faulthandler, gc, signal, sys, time
 faulthandler.dump_traceback_later(120, exit=True)

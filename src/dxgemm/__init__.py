@@ -13,10 +13,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, errors, reductions
+    from dxgemm import epilogues, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
@@ -67,7 +68,7 @@ __all__ = [
     "reductions",
 ]
 
-_SUBMODULES = ("epilogues", "errors", "reductions")
+_SUBMODULES = ("epilogues", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
@@ -84,7 +85,19 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
-    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'api')}"), name)
+    try:
+        module = import_module(f"{__name__}.{_HOMES.get(name, 'api')}")
+        value = getattr(module, name)
+        is_whole = not getattr(module.__spec__, "_initializing", False)
+    except (ImportError, AttributeError) as error:
+        if "partially initialized" not in str(error):
+            raise
+        is_whole = False
+    if not is_whole:
+        raise errors.LaunchError(
+            f"{name}: a signal handler or finalizer uses it first, and interrupts an import of its "
+            "own thread; use it once before."
+        )
     globals()[name] = value
     return value
 

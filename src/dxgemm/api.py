@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from dxgemm import compiler
-from dxgemm.call.epilogue import with_mask
 from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
 from dxgemm.call.group import Group
@@ -17,7 +16,6 @@ from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
-from dxgemm.choice.batch_invariant import with_batch_invariance
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import (
     BuildError,
@@ -33,6 +31,7 @@ from dxgemm.errors import (
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import check_flag, check_list, check_name
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
+from dxgemm.runtime.capture import first_call
 from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
 
 
@@ -126,13 +125,10 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        if mask is not None:
-            epilogue = with_mask(epilogue, mask)
-        if batch_invariant is not False:
-            implementation = with_batch_invariance(implementation, batch_invariant)
         prepared = prepare(
-            a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
-        )
+            a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
+            conjugate, stream,
+        )  # fmt: skip
         return _run(prepared)
     except DxgemmError as error:
         error.name_call("gemm")
@@ -236,8 +232,8 @@ def _prepare_symmetric(
     symmetry = Symmetry(triangle, is_transposed, adds_transpose=b is not None)
     other = a if b is None else b
     return prepare(
-        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry,
-        is_explained=is_explained,
+        a, other, c, alpha, beta, out, epilogue, implementation, precision, stream=stream,
+        symmetry=symmetry, is_explained=is_explained,
     )  # fmt: skip
 
 
@@ -331,13 +327,10 @@ def plan(
 
     Arguments and errors are those of `gemm`.
     """
-    if mask is not None:
-        epilogue = with_mask(epilogue, mask)
-    if batch_invariant is not False:
-        implementation = with_batch_invariance(implementation, batch_invariant)
     prepared = prepare(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
-    )
+        a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
+        conjugate, stream,
+    )  # fmt: skip
     return Plan(prepared, (a, b, c, epilogue))
 
 
@@ -359,13 +352,9 @@ def explain(
     stream: Any = None,
 ) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
-    if mask is not None:
-        epilogue = with_mask(epilogue, mask)
-    if batch_invariant is not False:
-        implementation = with_batch_invariance(implementation, batch_invariant)
     *_, route = prepare(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate,
-        is_explained=True,
+        a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
+        conjugate, stream, is_explained=True,
     )  # fmt: skip
     return explain_route(route)
 
@@ -509,15 +498,16 @@ def _group(
     epilogue: Any,
     stream: Any,
 ) -> Group:
+    with first_call():
+        if offsets is not None:
+            from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
+        else:
+            from dxgemm.call.grouped import GroupOfLists
     if offsets is not None:
-        from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
-
         return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream)
     for name, option in (("rows", rows), ("out_rows", out_rows), ("epilogue", epilogue)):
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    from dxgemm.call.grouped import GroupOfLists
-
     return GroupOfLists(a, b, c, alpha, beta, out, stream)
 
 

@@ -86,7 +86,7 @@ class Group(ABC):
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        prepared = prepare(a, b, c, alpha, beta, out, None, None, self._stream, epilogue)
+        prepared = prepare(a, b, c, alpha, beta, out, epilogue, stream=self._stream)
         return Bound(prepared, (a, b, c, epilogue))
 
 

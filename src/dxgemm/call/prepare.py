@@ -14,10 +14,12 @@ from dxgemm.call.epilogue import (
     check_numbers,
     inspect_epilogue,
     kernel_operands,
+    with_mask,
 )
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, Symmetry, make_route, routes
+from dxgemm.choice.batch_invariant import with_batch_invariance
 from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked, shown
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
@@ -33,20 +35,22 @@ def prepare(
     c: Any,
     alpha: Any,
     beta: Any,
-    out: Any,
-    implementation: Any,
-    precision: Any,
-    stream: Any,
+    out: Any = None,
     epilogue: Any = None,
+    implementation: Any = None,
+    precision: Any = None,
+    batch_invariant: Any = False,
+    mask: Any = None,
+    conjugate: Any = "",
+    stream: Any = None,
     symmetry: Symmetry | None = None,
-    conjugate: str = "",
     *,
     is_explained: bool = False,
 ) -> tuple[Any, ...]:
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
-    With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
-    for its result.
+    Arguments are those of `gemm`, in its order. With a `symmetry`, a or b stands for its transpose.
+    A call that is only explained gets no array for its result.
 
     Returns:
         launch: launch to call; None if nothing is launched.
@@ -61,6 +65,10 @@ def prepare(
 
     The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
+    if mask is not None:
+        epilogue = with_mask(epilogue, mask)
+    if batch_invariant is not False:
+        implementation = with_batch_invariance(implementation, batch_invariant)
     if type(alpha) is not float:
         alpha = number("<alpha>", alpha)
     if type(beta) is not float:
@@ -111,10 +119,10 @@ def prepare(
     except Exception:  # of a new key; or of an argument without a hash, which is refused later
         route = None  # out of this handler: errors of a new route have no context
     if route is None:
-        for name, array in (("<a>", a), ("<b>", b), ("<c>", c), ("<out>", out)):
-            if array is not None:
-                _, array_key = libraries[type(array)].inspect(array)
-                libraries[type(array)].check(name, array, array_key)
+        names = "<a>", "<b>", "<c>", "<out>"
+        for name, array, own, own_key in zip(names, (a, b, c, out), key[:8:2], key[1:8:2]):
+            if own is not None:
+                own.check(name, array, own_key)
         if epilogue_key is not None:
             check_epilogue_keys(epilogue, epilogue_key)
         current = library.current_stream(anchor) if stream is None else stream

@@ -20,6 +20,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import Arguments, Extents, KernelArguments
 from dxgemm.problem.layout import Strides, offset_range
+from dxgemm.runtime.capture import first_call
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
@@ -88,14 +89,17 @@ class SimulatedLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
-        from dxgemm.runtime.turn_taking import (
-            INTERRUPTED,
-            TurnTakingThread,
-            threads_take_turns,
-        )
-
         problem, dtype = self._problem, self._spec.dtype
+        config, variant = self._spec.config, self._spec.variant
+        with first_call():  # numba may be half imported
+            from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
+            from dxgemm.runtime.turn_taking import (
+                INTERRUPTED,
+                TurnTakingThread,
+                threads_take_turns,
+            )
+
+            kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         extents = self._extents()
         scalar = np.dtype(problem.scalar_dtype).type
         fixed = (name for name, _ in PARAMETERS[CALL_PARAMETERS:])
@@ -108,8 +112,6 @@ class SimulatedLaunch:
             "c_gmem": _pointer(c, problem.c_dtype, *extents["c"]),
             "out_gmem": _pointer(out, problem.out_dtype, *extents["out"]),
         }
-        config, variant = self._spec.config, self._spec.variant
-        kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         if isinstance(threading.current_thread(), TurnTakingThread):
             raise LaunchError(INTERRUPTED)  # would wait for the thread that waits for this one
         with _lock, threads_take_turns(), casts_are_checked(), warnings.catch_warnings():
