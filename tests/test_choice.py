@@ -139,7 +139,7 @@ def test_a_name_means_exactly_that(configs_of_a_gpu):
             assert named == name or (found.config, found.slices) == (named[1], 1)
             if named != name:
                 assert choose(asked, H200, (name, str(named[1]))) == found
-    with pytest.raises(errors.UnsupportedProblemError, match="has no config 1x1x1"):
+    with pytest.raises(errors.UnsupportedProblemError, match="has no config '1x1x1'"):
         choose(asked, H200, ("tuned", "1x1x1"))
 
 

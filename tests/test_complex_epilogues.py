@@ -348,6 +348,7 @@ from dxgemm import epilogues
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
+from dxgemm.lower.ahead import common_specs
 
 turned = dxgemm.epilogue(lambda value, row, col: (1 + 2j) * value)
 kept = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: (value, 1j * value))
@@ -363,7 +364,7 @@ for name, dtype, stages, operands in (
     ("complex_batch", "complex64", (unreal,), scales),
     ("complex_batch", "complex64", (kept,), output + scales),
 ):
-    (spec, *_) = find_implementation(name).common_specs((dtype,))
+    (spec, *_) = common_specs(find_implementation(name), (dtype,))
     try:
         compile_kernel(replace(spec, epilogue=Fusion(stages, operands)), "sm_90a")
         print("compiled")

@@ -442,7 +442,7 @@ def test_what_numba_cannot_compile_says_so_with_the_line(run_python, tmp_path):
         f"epilogue {name}: it may return None; return a value on every path."
         for name in ("sometimes", "half_told")
     ]
-    assert "nothing_like_that" in unfit and 'unfit.py", line 10:' in unfit
+    assert "nothing_like_that" in unfit and 'unfit.py", line 11:' in unfit
     assert "UniTuple(float32 x 2)" in twofold
     assert "exactly(Literal[int](2), UniTuple(float32 x 3))" in threefold
     for one, name in ((unfit, "unfit"), (twofold, "twofold"), (threefold, "threefold")):

@@ -200,7 +200,7 @@ REFUSED = {
     "no list": ((TWICE, None), errors.ArrayTypeError, "b is a NoneType; pass a list"),
     "lengths": ((TWICE, TWICE[:1]), errors.ShapeError, "a has 2, b has 1 arrays"),
     "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"a\[0\] is \(2, 2,"),
-    "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"b\[1\] is a int, 3"),
+    "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"b\[1\] is 3, not an array"),
     "integers": (
         ([matrix(2, 2, dtype=np.int8)], [matrix(2, 2, dtype=np.int8)]),
         errors.DtypeError,

@@ -282,9 +282,10 @@ from numba import cuda
 import dxgemm
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
+from dxgemm.lower.ahead import common_specs
 from dxgemm.problem.fusion import Fusion
 
-(plain, *_) = find_implementation("coalesced").common_specs(("float32",))
+(plain, *_) = common_specs(find_implementation("coalesced"), ("float32",))
 math.SCALE = 5.0
 epilogues = [
     dxgemm.epilogue(lambda value, row, col: cuda.fma(value, math.SCALE, math.pi)),

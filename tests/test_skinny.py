@@ -10,14 +10,14 @@ import pytest
 import dxgemm
 from dxgemm.choice.registry import find_implementation
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import skinny_fma, skinny_shifted, skinny_wgmma
-from dxgemm.handwritten.kernels.skinny_wgmma import block_count, result_tile, supports, tensor_maps
-from dxgemm.handwritten.parts import intrinsics
+from dxgemm.handwritten.kernels import skinny_shifted, skinny_wgmma
+from dxgemm.handwritten.parts import intrinsics, skinny_multiply
+from dxgemm.handwritten.parts.skinny_layouts import block_count, result_tile, tensor_maps
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 from dxgemm.testing.kinds import numpy_dtype
 
-CONFIGS = skinny_wgmma.KERNEL.configs
+CONFIGS, supports = skinny_wgmma.KERNEL.configs, skinny_wgmma.KERNEL.supports
 WIDEST = CONFIGS[0]
 NAMED = [
     (name, config)
@@ -79,7 +79,7 @@ def test_threads_find_all_rows_of_a_panel_in_its_swizzle(monkeypatch, is_across)
                 place = row // 32 * 4096 + k * 128 + row % 32 * 4
             elements[1024 + swizzled(place, 128)] = (row, k)
     fake_shared(monkeypatch, elements)
-    place, read = skinny_fma.make_read_x(is_across)
+    place, read = skinny_multiply.make_read_x(is_across)
     found = []
     for thread in range(128):
         row_group, k_group = thread % 16, thread // 16
@@ -101,7 +101,7 @@ def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is
             place = k * row_bytes + col * 4 if is_across else col * 128 + k * 4
             elements[2048 + swizzled(place, row_bytes)] = (col, k)
     fake_shared(monkeypatch, elements)
-    place, *reads = skinny_fma.make_read_y(few, is_across)
+    place, *reads = skinny_multiply.make_read_y(few, is_across)
     for k_group in range(8):
         for block, read in enumerate(reads):
             columns = range(8 * block, 8 * block + 8)

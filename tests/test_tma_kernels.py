@@ -37,7 +37,7 @@ from dxgemm.choice.emulation import product_problem
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.handwritten.kernels.wgmma import Config
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
