@@ -364,7 +364,7 @@ for name, dtype, stages, operands in (
     ("complex_batch", "complex64", (unreal,), scales),
     ("complex_batch", "complex64", (kept,), output + scales),
 ):
-    (spec, *_) = common_specs(find_implementation(name), (dtype,))
+    *_, spec = common_specs(find_implementation(name), (dtype,))
     try:
         compile_kernel(replace(spec, epilogue=Fusion(stages, operands)), "sm_90a")
         print("compiled")
