@@ -319,12 +319,14 @@ class KernelFile(Implementation):
         variant = self.kernel.variant(config, self.computed(problem))
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
-    def common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        """Problems for which a config is built ahead of time: those of common layouts."""
+    def common_problems(self, dtype: str) -> tuple[list[Problem], list[Problem]]:
+        """Problems to build kernels for ahead of time, of common layouts: whole ones, and sliced.
+
+        The second ones are for configs whose blocks do not split k themselves.
+        """
         problems = [*common_problems(dtype)]
-        if self.slices_k and config.split_k == 1:
-            problems += [sliced_problem(problem, 2) for problem in problems]
-        return problems
+        sliced = [sliced_problem(problem, 2) for problem in problems if self.slices_k]
+        return problems, sliced
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
         return self.kernel.grid(config, self.computed(problem), sm_count)
@@ -394,12 +396,9 @@ class Rung(Handwritten):
 class ComplexProduct(KernelFile):
     """Kernel file that multiplies complex elements."""
 
-    def common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        problems = super().common_problems(config, dtype)
-        return [
-            problem if problem.slices > 1 else direct_form(problem, "").product
-            for problem in problems
-        ]
+    def common_problems(self, dtype: str) -> tuple[list[Problem], list[Problem]]:
+        problems, sliced = super().common_problems(dtype)
+        return [direct_form(problem, "").product for problem in problems], sliced
 
 
 class HandwrittenComplex(ComplexProduct, Handwritten):

@@ -8,6 +8,7 @@ from itertools import product
 from dxgemm.choice.implementation import (
     COMMON_SHAPE,
     MOST_SLICES,
+    EmulatedProduct,
     KernelFile,
     launchable,
 )
@@ -59,14 +60,22 @@ def kernel_specs(
 
 def common_specs(file: KernelFile, dtypes: tuple[str, ...]) -> list[KernelSpec]:
     """List the kernels of an implementation: each config for the common layouts."""
-    programs = (
-        lower_product(file, problem, config, SIMULATED_DEVICE)
-        for dtype in _own_dtypes(file, dtypes)
-        for config in file.configs(dtype)
-        for problem in file.common_problems(config, dtype)
-        if file.supports(problem) is None
-    )
-    return list(dict.fromkeys(spec for program in programs for spec in program.specs))
+    specs: dict[KernelSpec, None] = {}
+    for dtype in _own_dtypes(file, dtypes):
+        whole, sliced = (
+            [problem for problem in problems if file.supports(problem) is None]
+            for problems in file.common_problems(dtype)
+        )
+        for config in file.configs(dtype):
+            has_slices = sliced and config.split_k == 1
+            for problem in whole + sliced if has_slices else whole:
+                is_one_kernel = file.computed(problem) is problem
+                is_one_kernel = is_one_kernel and not isinstance(file, EmulatedProduct)
+                if is_one_kernel and file.spec_for(config, problem) in specs:
+                    continue
+                program = lower_product(file, problem, config, SIMULATED_DEVICE)
+                specs |= dict.fromkeys(program.specs)
+    return list(specs)
 
 
 def _own_dtypes(file: KernelFile, dtypes: tuple[str, ...]) -> list[str]:
