@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dxgemm.compiler import KernelSpec
 from dxgemm.gpu.status import simulator_enabled
@@ -55,7 +55,7 @@ class Symbol:
         return replace(self, offset=self.offset + offset)
 
     def of(self, value: Any) -> Any:
-        """What this symbol makes of the value of its name, which may be another symbol."""
+        """Apply the offset or the part to the value of the name, which may be another symbol."""
         if type(value) is Symbol:
             return Symbol(value.name, value.offset + self.offset, value.part or self.part)
         if self.part:
@@ -198,12 +198,12 @@ class ProgramLaunch:
         counts = any(FALLBACKS in step.operands for step in program.steps)
         self._counters = {FALLBACKS.name: fallback_counter(ordinal).pointer} if counts else {}
         bound: dict[Any, Launch] = {}  # a kernel may be launched for several parts of the operands
-        self._launches: list[tuple[Step, Launch, _Sources, _Sources]] = []
+        self._launches: list[_BoundStep] = []
         for step in program.steps:
             key = id(step.spec), id(step.arguments)
             bound[key] = bound.get(key) or step.bind(arch, ordinal)
-            sources = _sources_of(step.values), _sources_of(step.operands)
-            self._launches.append((step, bound[key], *sources))
+            values = step.values, step.operands, (step.when or ())[:1], (step.twin or ())[:1]
+            self._launches.append(_BoundStep(step, bound[key], *map(_sources_of, values)))
         self._lay_out({})
 
     def _lay_out(self, prepared: Mapping[Name, Workspace]) -> None:
@@ -238,7 +238,8 @@ class ProgramLaunch:
     ) -> None:
         if self._is_by_parts:  # of small complex matrices, where each microsecond shows
             operands += beta.real, beta.imag
-            self._launches[0][1](a, b, c, out, alpha.real, alpha.imag, stream, operands)
+            launch = self._launches[0].launch
+            launch(a, b, c, out, alpha.real, alpha.imag, stream, operands)
             return
         if self._prepared:
             keep_in_graph(stream, *self._prepared.values())
@@ -281,19 +282,18 @@ class ProgramLaunch:
         known.update(enumerate(operands))
         for name, offset in self._offsets.items():
             known[name] = base + offset
-        for step, launch, value_sources, operand_sources in self._launches:
+        for step, launch, sources, operand_sources, number, twin_source in self._launches:
             if step.when is not None:
-                (number,) = _found(_sources_of(step.when[:1]), known)
-                if step.when[1] != (type(number) is complex):
+                is_complex = type(_found(number, known)[0]) is complex
+                if step.when[1] != is_complex:
                     continue
             if step.makes in self._prepared:
                 continue
-            values = _found(value_sources, known)
-            if step.twin is not None and not self._prepared:
-                source, twin = step.twin
-                if [values[0]] == _found(_sources_of((source,)), known):
-                    known[step.makes] = known[twin]
-                    continue
+            values = _found(sources, known)
+            is_shared = not self._prepared and values[:1] == _found(twin_source, known)
+            if step.twin is not None and is_shared:
+                known[step.makes] = known[step.twin[1]]
+                continue
             yield launch, values, tuple(_found(operand_sources, known))
 
 
@@ -302,6 +302,21 @@ _NO_WORKSPACE = nullcontext(0)
 # Where arguments come from: a name and what is made of its value, None for nothing; or None and a
 # constant. Symbols are taken apart once, because each call looks up all of them.
 _Sources = tuple[tuple[Any, Any], ...]
+
+
+class _BoundStep(NamedTuple):
+    """Step with its launch, and the sources of its arguments.
+
+    Fields: those of the values and of the operands; of the number of `Step.when`; of the source of
+    `Step.twin`.
+    """
+
+    step: Step
+    launch: Launch
+    values: _Sources
+    operands: _Sources
+    number: _Sources
+    twin: _Sources
 
 
 def _sources_of(values: Iterable[Value]) -> _Sources:
