@@ -8,7 +8,7 @@ from dxgemm.lower.product import lower_sums
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.pieces import Piece, needs_sums, summed_problem
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.program import OUT, A, B, C, Name, Program, Step, Symbol, Value
+from dxgemm.runtime.program import OUT, A, B, C, Name, Program, Symbol, Value
 
 
 def lower_pieces(
@@ -25,16 +25,12 @@ def lower_pieces(
     """
     are_summed = needs_sums(problem)
     whole = summed_problem(problem) if are_summed else problem
-    steps: list[Step] = []
-    buffers: dict[Name, int] = {}
+    joined = Program(())
     for piece, program, is_exchanged in pieces:
         values = _arguments(whole, piece, is_exchanged)
         if whole.epilogue:
             values |= _epilogue_arguments(whole, piece, epilogue_strides)
-        steps += program.given(values).steps
-        sizes = program.buffers.items()
-        buffers |= {name: max(size, buffers.get(name, 0)) for name, size in sizes}
-    joined = Program(tuple(steps), buffers)
+        joined += program.given(values)
     return lower_sums(problem, whole, joined) if are_summed else joined
 
 
