@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -265,7 +266,7 @@ class WgmmaConfig(BaseConfig):
         """
         return 2 * BLOCK_BYTES, STORE_BYTES
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """As many stages as shared memory holds, but no more than hide its latency."""
         counts = range(MOST_STAGES, 0, -1)
@@ -280,7 +281,7 @@ class WgmmaConfig(BaseConfig):
         """
         return self.stages + 2
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
         """Bytes of a warp's part of the result in shared memory."""
         return self._chunk_bytes(self.stages)
