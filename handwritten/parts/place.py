@@ -1,4 +1,4 @@
-"""Which tiles of the result a block computes, and which k of the operands: the `place` of a frame.
+"""The `place` of a frame: the tiles of the result that a block computes, and their k.
 
 Tiles are numbered through all matrices of the result; a block takes every so many of them, by a
 threadblock swizzle. Everything that changes which tiles there are is here: batches, slices of k,

@@ -1,4 +1,4 @@
-"""What fills the ring of the frame `skinny`: one thread by TMA, or warpgroups through registers."""
+"""Producers of the frame `skinny`: one thread by TMA, or warpgroups through registers."""
 
 from __future__ import annotations
 

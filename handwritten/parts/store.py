@@ -1,4 +1,4 @@
-"""What becomes of the sums of a tile: the `store` of the frame `tma`."""
+"""The `store` of the frame `tma`: the sums of a tile to global memory."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def ends_of(code: CodeType) -> tuple[frozenset[str], str]:
     for index, instruction in enumerate(instructions):
         name, value = instruction.opname, instruction.argval
         if name in _UNFIT:
-            return frozenset(ends), f"{_UNFIT[name]}"
+            return frozenset(ends), _UNFIT[name]
         if name in ("STORE_DEREF", "DELETE_DEREF") and value in code.co_freevars:
             return frozenset(ends), f"assigns to the closure variable {value}"
         if name == "RETURN_VALUE" and not _loads_none(instructions[index - 1]):
