@@ -66,10 +66,10 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/report.py --html build/report.html
 
 sanitize: $(INSTALLED)
-	$(BIN)/python tools/sanitize.py $(SANITIZE_ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/sanitize.py $(SANITIZE_ARGS)
 
 soak: $(INSTALLED)
-	$(BIN)/python tools/soak.py $(SOAK_ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/soak.py $(SOAK_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

@@ -2,9 +2,9 @@
 
 m = n = 256, k up to 16384, on normal values, whose sums cancel, and on values between 0 and 1,
 whose sums only grow, so that what is cut off instead of rounded adds up. The reference is the
-product in float64, for float64 in more digits (`dxgemm.testing.reference`). Errors are given twice:
+product in float64, for float64 in more digits (tests/oracle/reference.py). Errors are given twice:
 in units of eps |A| |B|, with the eps of the type of sums; and as `ratio`, over what the acceptance
-rule of the tests allows (`dxgemm.testing.compare`), where above 1 is wrong. Of time there is only
+rule of the tests allows (tests/oracle/compare.py), where above 1 is wrong. Of time there is only
 one call's.
 """
 
@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 from comparison import SMOKE, make_timer
 from interleave import replay, replay_clock
+from oracle.compare import compare
+from oracle.inputs import random
+from oracle.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
+from oracle.libraries import LIBRARIES
+from oracle.reference import Reference, product
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.testing.compare import compare
-from dxgemm.testing.inputs import random
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES
-from dxgemm.testing.reference import Reference, product
 
 AUTOMATIC = "automatic"  # what implementation=None takes
 LINES = 6 if SMOKE else 256  # m and n
@@ -47,7 +47,7 @@ home = LIBRARIES["numpy" if SMOKE else "cupy"]
 
 @dataclass(frozen=True)
 class AccuracyCase:
-    """One product; `kind` is a name from `dxgemm.testing.kinds.KINDS`."""
+    """One product; `kind` is a name from `tests/oracle/kinds.py`."""
 
     kind: str
     data: str

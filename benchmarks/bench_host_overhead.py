@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from interleave import replay, replay_clock
+from oracle import inputs
 
 import dxgemm
 from dxgemm.call.route import clear_routes, routes
@@ -32,7 +33,6 @@ from dxgemm.epilogues import bias, relu
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave
 from dxgemm.tuning.workloads import random_workloads
 

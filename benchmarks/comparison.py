@@ -17,12 +17,12 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
+from oracle import inputs
 from rivals import RIVALS
 
 import dxgemm
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes, step_flops
-from dxgemm.testing import inputs
 from dxgemm.tuning import sampling
 from dxgemm.tuning.sampling import MOST_CALLS, Name, calls_in_sample, interleave
 

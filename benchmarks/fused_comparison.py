@@ -28,6 +28,7 @@ from comparison import (
     working_dtype,
     xp,
 )
+from oracle import inputs
 
 import dxgemm
 from dxgemm import errors
@@ -36,7 +37,6 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout, Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 
 CASE_S = 0.3  # of timing a case, unless fewest rounds take longer

@@ -22,11 +22,11 @@ from comparison import (
     xp,
 )
 from fused_comparison import AUTOMATIC, CASE_S, Call, Measurement, as_tensor, own_choice, torch
+from oracle import inputs
 
 import dxgemm
 from dxgemm import errors, reductions
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 
 PATHS = {AUTOMATIC: None, "fused": True, "unfused": False}

@@ -29,6 +29,10 @@ if probe().problem:
 
 import other_arch
 from contract import CASES_PROPERTY, Contract, inability
+from oracle.abilities import fitting_layouts
+from oracle.kinds import KINDS, numpy_dtype
+from oracle.libraries import LIBRARIES, NumpyLibrary
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import errors
@@ -39,10 +43,6 @@ from dxgemm.choice.selection import forget_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.kinds import KINDS, numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
-from dxgemm.testing.padded import Padded
 
 SOURCES = Path(dxgemm.__file__).parents[1]
 

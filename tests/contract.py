@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from oracle import abilities
+from oracle.cases import Group
+from oracle.check import Refusal, check
+from oracle.kinds import KINDS
+from oracle.layouts import LAYOUTS
+from oracle.libraries import NumpyLibrary
 
 import dxgemm
 from dxgemm import errors
@@ -13,12 +19,6 @@ from dxgemm.choice.implementation import Pipelined, Role
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing import abilities
-from dxgemm.testing.cases import Group
-from dxgemm.testing.check import Refusal, check
-from dxgemm.testing.kinds import KINDS
-from dxgemm.testing.layouts import LAYOUTS
-from dxgemm.testing.libraries import NumpyLibrary
 
 CASES_PROPERTY = "contract_cases"
 STEP = 11  # shares no factor with the five or six sizes along an axis: every size is met

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from contract import insists_on_alignment
+from oracle.buffers import Slot
+from oracle.cases import DTYPES
+from oracle.check import assert_right
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.testing.buffers import Slot
-from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.check import assert_right
 
 pytestmark = pytest.mark.parametrize("kind", DTYPES)
 

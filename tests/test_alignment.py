@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.cases import DTYPES
+from oracle.check import assert_right
+from oracle.inputs import operands
 
 import dxgemm
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT
-from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
 
 SIZE = (3, 5, 8) if simulator_enabled() else (129, 65, 32)
 GUARD = 64

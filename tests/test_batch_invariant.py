@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from contract import misfit
 from known_devices import A100, H200
+from oracle.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
@@ -25,7 +26,6 @@ from dxgemm.problem import problem as problem_module
 from dxgemm.problem.define import contiguous_problem, define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 
 ROWS = (*range(1, 258), 1000, 1024, 4097, 8192, 70_000)
 SIZES = [(1, 2048), (64, 64), (64, 5000), (1000, 27), (4096, 4096), (2048, 100_000)]

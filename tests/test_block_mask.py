@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from contract import inability, misfit
 from known_devices import A100, H100, H200, T4, V100
+from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
 
 import dxgemm
 from dxgemm import errors, reductions
@@ -20,7 +21,6 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.problem import Problem
-from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
 
 BLOCKS = (128, 64)
 # Ragged sizes of several blocks; on the simulator, of blocks of 64 along one side.

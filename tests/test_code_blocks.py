@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from oracle.libraries import LIBRARIES
 from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import epilogues, reductions
 from dxgemm.cli.app import app
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.libraries import LIBRARIES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [

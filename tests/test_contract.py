@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from contract import Contract, may_refuse
+from oracle.cases import Case
+from oracle.check import check as run_cases
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.implementation import Role
-from dxgemm.testing.cases import Case
-from dxgemm.testing.check import check as run_cases
 
 GROUPS = [(Case("float32", 2, 3, 4),), (Case("float32", 3, 2, 1),)]
 

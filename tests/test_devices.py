@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from contract import inability
+from oracle.abilities import fitting_layouts
+from oracle.cases import Case
+from oracle.inputs import operands
+from oracle.kinds import KINDS
+from oracle.layouts import LAYOUTS
 
 import dxgemm
 from dxgemm import errors
@@ -17,11 +22,6 @@ from dxgemm.gpu.status import probe
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.layout import Layout
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.cases import Case
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS
-from dxgemm.testing.layouts import LAYOUTS
 
 several_gpus = pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
 

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import counted_builds
 import numpy as np
 import pytest
+from oracle.inputs import operands
 from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
@@ -49,7 +50,6 @@ from dxgemm.runtime import (
     workspace,
 )
 from dxgemm.runtime.program import FixedLaunch, Program, ProgramLaunch, Symbol
-from dxgemm.testing.inputs import operands
 
 driver = pytest.importorskip("cuda.bindings.driver")
 OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY

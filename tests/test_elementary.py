@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm import epilogues
 from dxgemm.epilogues import logistic, normal_cdf
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.kinds import numpy_dtype
 
 mpmath = pytest.importorskip("mpmath")
 FITTING = Path(__file__).parents[1] / "docs" / "elementary.py"

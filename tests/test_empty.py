@@ -6,9 +6,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-
-from dxgemm.testing.cases import Case
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
+from oracle.cases import Case
+from oracle.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 
 EMPTY = [shape for shape in product((0, 1, 3), repeat=3) if 0 in shape]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
+from oracle.split_model import is_accepted, split_product, split_rows
 
 import dxgemm
 from dxgemm import reductions
@@ -24,7 +25,6 @@ from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.split_model import is_accepted, split_product, split_rows
 
 SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (8, 64), (13, 33), (9, 40)]
 

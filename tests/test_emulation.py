@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from known_devices import H200
+from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
@@ -18,7 +19,6 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import flattened, oriented
 from dxgemm.runtime import program
 from dxgemm.runtime.program import ProgramLaunch
-from dxgemm.testing.inputs import operands
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ import pickle
 
 import numpy as np
 import pytest
+from oracle.kinds import KINDS, limits, round_to_dtype
+from oracle.reference import columns_in_pairs
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector, Scalar, geglu, swiglu
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
-from dxgemm.testing.reference import columns_in_pairs
 
 FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
 TAKE_PAIRS = {

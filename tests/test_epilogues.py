@@ -8,6 +8,8 @@ from itertools import product as combinations
 
 import numpy as np
 import pytest
+from oracle.kinds import KINDS, limits, round_to_dtype
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import epilogues, errors
@@ -15,8 +17,6 @@ from dxgemm.call import route
 from dxgemm.epilogues import Matrix, RowVector, Scalar
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem import pieces
-from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
-from dxgemm.testing.padded import Padded
 
 FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
 # Whole tiles, edges on every side, a single row, on a GPU a single column; never square.

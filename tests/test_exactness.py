@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.abilities import fitting_layouts
+from oracle.cases import Case
+from oracle.inputs import operands, planted_zeros, scaled_circulants
+from oracle.kinds import FLOAT_KINDS, KINDS, limits
+from oracle.reference import product
 
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.cases import Case
-from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits
-from dxgemm.testing.reference import product
 
 SIZES = [(5, 6, 7), (3, 9, 40)] if simulator_enabled() else [(129, 65, 33), (300, 500, 2048)]
 SIZE = 8 if simulator_enabled() else 200

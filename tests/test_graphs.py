@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle.cases import Case
+from oracle.check import assert_right
+from oracle.inputs import operands
 from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors, reductions
 from dxgemm.call import route
 from dxgemm.runtime import graphs, launch
-from dxgemm.testing.cases import Case
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
 
 pytestmark = pytest.mark.gpu
 

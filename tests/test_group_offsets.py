@@ -8,6 +8,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from oracle.kinds import numpy_dtype
+from oracle.libraries import LIBRARIES
 
 import dxgemm
 from dxgemm import epilogues as e
@@ -21,8 +23,6 @@ from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.kinds import numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES
 
 M, N, K = (3, 5, 4) if simulator_enabled() else (40, 72, 33)
 # Ends of groups. Empty groups at the beginning, in the middle and at the end; a rest without one.

@@ -8,6 +8,9 @@ from itertools import cycle
 import numpy as np
 import pytest
 from known_devices import H200
+from oracle.cases import DTYPES
+from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import errors
@@ -22,9 +25,6 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.program import Step
-from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
-from dxgemm.testing.padded import Padded
 
 HALF_DTYPES = ("float16", "bfloat16")
 # Results of half precision in both dtypes, each from another dtype of operands.

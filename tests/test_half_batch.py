@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm.handwritten.kernels import half_batch
@@ -19,7 +20,6 @@ from dxgemm.handwritten.parts.batch_store import (
 )
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
-from dxgemm.testing.kinds import numpy_dtype
 
 CONFIGS = half_batch.KERNEL.configs
 SMALLEST = CONFIGS[-1]

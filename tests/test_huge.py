@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from contract import inability
 from filelock import FileLock
+from oracle.abilities import fitting_layouts
+from oracle.kinds import KINDS, numpy_dtype
+from oracle.layouts import LAYOUTS
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.kinds import KINDS, numpy_dtype
-from dxgemm.testing.layouts import LAYOUTS
 
 pytestmark = pytest.mark.gpu
 

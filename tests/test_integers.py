@@ -7,14 +7,14 @@ from itertools import product as combinations
 
 import numpy as np
 import pytest
+from oracle.check import assert_right
+from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice import cublas_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 LEAST, LARGEST = -(2**31), 2**31 - 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.buffers import Arena
+from oracle.cases import Case, layout_groups, plain_layouts
+from oracle.kinds import KINDS
+from oracle.layouts import LAYOUTS
 
 import dxgemm
 from dxgemm import epilogues, reductions
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.buffers import Arena
-from dxgemm.testing.cases import Case, layout_groups, plain_layouts
-from dxgemm.testing.kinds import KINDS
-from dxgemm.testing.layouts import LAYOUTS
 
 SIZES = [(5, 3, 4)] if simulator_enabled() else [(5, 3, 4), (65, 33, 47), (130, 257, 96)]
 # The simulator runs the same Python for float64 as for float32.

@@ -6,15 +6,15 @@ from itertools import product as combinations
 
 import numpy as np
 import pytest
+from oracle.cases import DTYPES, Case
+from oracle.check import assert_right, check
+from oracle.inputs import operands
+from oracle.libraries import LIBRARIES, InterfaceOnly, is_installed
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.cases import DTYPES, Case
-from dxgemm.testing.check import assert_right, check
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, is_installed
-from dxgemm.testing.padded import Padded
 
 HOST_ONLY = ("numpy", "host_dlpack")
 USABLE = [

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from oracle.libraries import DlpackOnly
 
 import dxgemm
 from dxgemm import errors, reductions
 from dxgemm.epilogues import keep, residual
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.runtime import device, exports
-from dxgemm.testing.libraries import DlpackOnly
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other tests share the GPU
 if simulator_enabled():

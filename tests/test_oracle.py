@@ -6,12 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-
-from dxgemm.testing.buffers import Arena
-from dxgemm.testing.cases import Case
-from dxgemm.testing.check import Refusal, check
-from dxgemm.testing.compare import compare
-from dxgemm.testing.faults import (
+from oracle.buffers import Arena
+from oracle.cases import Case
+from oracle.check import Refusal, check
+from oracle.compare import compare
+from oracle.faults import (
     FAULTS,
     FLOAT_FAULTS,
     INTEGER_FAULTS,
@@ -20,13 +19,13 @@ from dxgemm.testing.faults import (
     narrow_sums,
     round_to_bits,
 )
-from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
-from dxgemm.testing.layouts import LAYOUTS
-from dxgemm.testing.libraries import LIBRARIES
-from dxgemm.testing.padded import Padded
-from dxgemm.testing.reference import combine, product, sliced_product
+from oracle.freivalds import freivalds_ratio, lines_ratio
+from oracle.inputs import operands
+from oracle.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
+from oracle.layouts import LAYOUTS
+from oracle.libraries import LIBRARIES
+from oracle.padded import Padded
+from oracle.reference import combine, product, sliced_product
 
 SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
 FAULTY = [

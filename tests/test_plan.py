@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from contract import inability, insists_on_alignment
+from oracle.cases import DTYPES
+from oracle.check import assert_right
+from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
 
 SIZE = (5, 3, 4) if simulator_enabled() else (129, 65, 33)
 

@@ -7,15 +7,15 @@ from itertools import product as combinations
 import numpy as np
 import pytest
 from contract import inability
+from oracle.check import assert_right
+from oracle.inputs import operands
+from oracle.kinds import KINDS, numpy_dtype
+from oracle.libraries import LIBRARIES, is_installed
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS, numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES, is_installed
-from dxgemm.testing.padded import Padded
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 HALF = ("float16", "bfloat16")

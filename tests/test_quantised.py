@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from oracle.kinds import KINDS
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.epilogues import ColumnVector, RowVector, Scalar
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.kinds import KINDS
 
 NARROW = ("float16", "bfloat16", "int8")
 QUANTISE = [entry for entry in IMPLEMENTATIONS if entry.is_own and entry.kernel.quantises]

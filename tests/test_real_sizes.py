@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from oracle.abilities import fitting_layouts
+from oracle.cases import DTYPES, REAL_SHAPES, Case
+from oracle.freivalds import freivalds_ratio, lines_ratio
+from oracle.inputs import operands
+from oracle.kinds import KINDS
 
 import dxgemm
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case
-from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS
 
 pytestmark = pytest.mark.gpu
 

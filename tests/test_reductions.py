@@ -15,6 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from contract import inability
+from oracle import reference
+from oracle.abilities import fitting_layouts
+from oracle.cases import plain_layouts
+from oracle.kinds import KINDS, numpy_dtype
+from oracle.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
@@ -23,12 +29,6 @@ from dxgemm.epilogues import Matrix
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.handwritten.parts.reduction import make_reducer
 from dxgemm.problem.fusion import FusedReduction
-from dxgemm.testing import reference
-from dxgemm.testing.abilities import fitting_layouts
-from dxgemm.testing.cases import plain_layouts
-from dxgemm.testing.kinds import KINDS, numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed
-from dxgemm.testing.padded import Padded
 
 KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "emulated")
 AXES = (None, 0, 1)

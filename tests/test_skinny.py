@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm.choice.registry import find_implementation
@@ -15,7 +16,6 @@ from dxgemm.handwritten.parts import intrinsics, skinny_multiply
 from dxgemm.handwritten.parts.skinny_layouts import block_count, result_tile, tensor_maps
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
-from dxgemm.testing.kinds import numpy_dtype
 
 CONFIGS, supports = skinny_wgmma.KERNEL.configs, skinny_wgmma.KERNEL.supports
 WIDEST = CONFIGS[0]

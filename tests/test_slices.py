@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from contract import misfit
 from known_devices import H200
+from oracle.abilities import inability
+from oracle.cases import Case
+from oracle.check import assert_right
+from oracle.inputs import operands, planted_zeros, scaled_circulants
+from oracle.kinds import KINDS, limits
 
 import dxgemm
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.testing.abilities import inability
-from dxgemm.testing.cases import Case
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
-from dxgemm.testing.kinds import KINDS, limits
 
 SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from dxgemm.testing.cases import SMALL_EXTENTS, small_groups
-from dxgemm.testing.kinds import KINDS
+from oracle.cases import SMALL_EXTENTS, small_groups
+from oracle.kinds import KINDS
 
 
 @pytest.mark.parametrize("m", SMALL_EXTENTS)

@@ -6,11 +6,11 @@ from functools import partial
 
 import numpy as np
 import pytest
+from oracle import check
+from oracle.inputs import operands
+from oracle.kinds import FLOAT_KINDS, KINDS, limits
 
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing import check
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits
 
 SIZE = (5, 6, 7) if simulator_enabled() else (70, 66, 35)
 SPECIALS = (np.nan, np.inf, -np.inf)

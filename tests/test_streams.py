@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracle.cases import Case
+from oracle.check import assert_right
+from oracle.inputs import operands
+from oracle.libraries import InterfaceOnly
 from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors, reductions
-from dxgemm.testing.cases import Case
-from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.libraries import InterfaceOnly
 
 pytestmark = pytest.mark.gpu
 

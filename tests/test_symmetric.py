@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from contract import misfit
 from known_devices import H200
+from oracle.kinds import KINDS, numpy_dtype
 
 import dxgemm
 from dxgemm import errors, reductions
@@ -20,7 +21,6 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts import triangle as lower
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import exchanged
-from dxgemm.testing.kinds import KINDS, numpy_dtype
 
 TRIANGLES = lower.TRIANGLES
 FACTORS = ((1, 0), (2, -1))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from oracle.cases import tile_edge_groups
+from oracle.kinds import KINDS
 
 import dxgemm
-from dxgemm.testing.cases import tile_edge_groups
-from dxgemm.testing.kinds import KINDS
 
 UNTILED_K = 4
 

@@ -13,6 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from contract import inability
+from oracle.kinds import KINDS, numpy_dtype
+from oracle.libraries import LIBRARIES
+from oracle.padded import Padded
 
 import dxgemm
 from dxgemm.call import route
@@ -20,9 +23,6 @@ from dxgemm.epilogues import keep
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime import capture, device, host, memory
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.kinds import KINDS, numpy_dtype
-from dxgemm.testing.libraries import LIBRARIES
-from dxgemm.testing.padded import Padded
 
 STALE = 0xA5  # each byte of the made-up memory
 BLOCK = 64  # of a mask

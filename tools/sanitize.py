@@ -1,7 +1,7 @@
 """Every implementation under NVIDIA's compute-sanitizer: `make sanitize`, on a machine with a GPU.
 
-    python tools/sanitize.py                                  # all lanes, everything
-    python tools/sanitize.py --lane memcheck --subject tuned
+    PYTHONPATH=tests python tools/sanitize.py     # all lanes, everything
+    PYTHONPATH=tests python tools/sanitize.py --lane memcheck --subject tuned
 
 A lane is a tool of the sanitizer, after a plain one that builds what is missing. In each, every
 subject (an implementation, or what goes beyond one) runs its cases in a process of its own: ragged
@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from oracle.buffers import Slot
+from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
+from oracle.libraries import LIBRARIES
 from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.runtime import workspace
-from dxgemm.testing.buffers import Slot
-from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
-from dxgemm.testing.libraries import LIBRARIES
 
 PLAIN, ADVISORY = "plain", "racecheck"
 LANES = (PLAIN, "memcheck", "initcheck", "synccheck", ADVISORY)

@@ -1,7 +1,7 @@
 """Random problems of every sort on several threads and streams, each result checked.
 
-    python tools/soak.py --minutes 20 --seed 1
-    python tools/soak.py --seed 1 --problem 4711      # one of them again, alone
+    PYTHONPATH=tests python tools/soak.py --minutes 20 --seed 1
+    PYTHONPATH=tests python tools/soak.py --seed 1 --problem 4711      # one of them again, alone
 
 Problems are drawn from a list of kernels, so that few are built: of each implementation its first
 and last config in every kind of arithmetic, in layouts of all sorts, with epilogues, reductions,
@@ -80,7 +80,7 @@ class Soak:
         except Exception as error:
             is_wrong = isinstance(error, AssertionError)
             what = f"wrong result: {error}" if is_wrong else traceback.format_exc()
-            again = f"python tools/soak.py --seed {self.seed} --problem {number}"
+            again = f"PYTHONPATH=tests python tools/soak.py --seed {self.seed} --problem {number}"
             with self._lock:
                 self.failure = self.failure or f"{problem}\n{what}\n{again}"
             return

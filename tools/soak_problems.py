@@ -9,6 +9,14 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+from oracle.abilities import fitting_layouts, inability
+from oracle.compare import compare
+from oracle.inputs import random
+from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
+from oracle.layouts import LAYOUTS
+from oracle.libraries import LIBRARIES
+from oracle.padded import Padded
+from oracle.reference import combine, product
 
 import dxgemm
 from dxgemm import epilogues, reductions
@@ -17,14 +25,6 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.abilities import fitting_layouts, inability
-from dxgemm.testing.compare import compare
-from dxgemm.testing.inputs import random
-from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
-from dxgemm.testing.layouts import LAYOUTS
-from dxgemm.testing.libraries import LIBRARIES
-from dxgemm.testing.padded import Padded
-from dxgemm.testing.reference import combine, product
 
 MOST, MOST_K = (6, 9) if simulator_enabled() else (400, 600)
 MOST_INEXACT, MOST_INEXACT_K = (6, 9) if simulator_enabled() else (96, 200)  # longdouble is slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.testing.kinds import round_to_dtype
+from oracle.kinds import round_to_dtype
 
 K_TILE = 8
 

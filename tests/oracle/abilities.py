@@ -7,8 +7,8 @@ from typing import Any
 
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import Problem
-from dxgemm.testing.cases import plain_layouts
-from dxgemm.testing.kinds import KINDS
+from oracle.cases import plain_layouts
+from oracle.kinds import KINDS
 
 
 def inability(implementation: Any, kind: str, arch: str) -> str | None:

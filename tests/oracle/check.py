@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.testing.buffers import Arena, Slot
-from dxgemm.testing.cases import Case
-from dxgemm.testing.compare import compare
-from dxgemm.testing.inputs import Operands, operands
-from dxgemm.testing.layouts import LAYOUTS
-from dxgemm.testing.libraries import NumpyLibrary
-from dxgemm.testing.reference import Reference, combine, product
+from oracle.buffers import Arena, Slot
+from oracle.cases import Case
+from oracle.compare import compare
+from oracle.inputs import Operands, operands
+from oracle.layouts import LAYOUTS
+from oracle.libraries import NumpyLibrary
+from oracle.reference import Reference, combine, product
 
 Gemm = Callable[..., Any]
 REPORTED = 5

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxgemm.testing.kinds import numpy_dtype
-from dxgemm.testing.layouts import Layout
+from oracle.kinds import numpy_dtype
+from oracle.layouts import Layout
 
 GUARD_ELEMENTS = 64
 GUARD_BITS = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.testing.buffers import Slot
-from dxgemm.testing.kinds import numpy_dtype
+from oracle.buffers import Slot
+from oracle.kinds import numpy_dtype
 
 
 class NumpyLibrary:

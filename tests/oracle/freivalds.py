@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.testing.compare import compare, error_growth
-from dxgemm.testing.kinds import limits
-from dxgemm.testing.reference import TF32_CONFIDENCE, TF32_EPS, product
+from oracle.compare import compare, error_growth
+from oracle.kinds import limits
+from oracle.reference import TF32_CONFIDENCE, TF32_EPS, product
 
 VECTORS = 4
 LINES = 64

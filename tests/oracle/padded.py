@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dxgemm.testing.buffers import Arena
-from dxgemm.testing.layouts import LAYOUTS
-from dxgemm.testing.libraries import NumpyLibrary
+from oracle.buffers import Arena
+from oracle.layouts import LAYOUTS
+from oracle.libraries import NumpyLibrary
 
 
 class Padded:

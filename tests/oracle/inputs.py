@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dxgemm.testing.kinds import KINDS, numpy_dtype
+from oracle.kinds import KINDS, numpy_dtype
 
 Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 Fill = Callable[[np.random.Generator, tuple[int, ...], str], np.ndarray]

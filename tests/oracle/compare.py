@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dxgemm.testing.kinds import limits, round_to_dtype
-from dxgemm.testing.reference import Reference
+from oracle.kinds import limits, round_to_dtype
+from oracle.reference import Reference
 
 
 @dataclass(frozen=True)

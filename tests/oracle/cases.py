@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from dxgemm.testing.kinds import KINDS
-from dxgemm.testing.layouts import LAYOUTS
+from oracle.kinds import KINDS
+from oracle.layouts import LAYOUTS
 
 DTYPES = ("float32", "float64")
 
