@@ -28,7 +28,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("DXGEMM_BUILD", "block")  # the kernel that is meant
 os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 

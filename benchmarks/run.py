@@ -52,7 +52,6 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.commit:
         os.environ["DXGEMM_COMMIT"] = arguments.commit
-    os.environ["DXGEMM_BUILD"] = "block"  # the kernel that is meant, not one that stands in
     suites = arguments.suite or SUITES
     if arguments.smoke:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"

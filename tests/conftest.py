@@ -157,7 +157,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps the suite's kernels out of the user's cache, and waits for those that build slowly.
+    """Keeps the suite's kernels out of the user's cache.
 
     DXGEMM_TEST_CACHE_DIR names a folder to keep them in, so that the next run compiles nothing. The
     user's tables of speeds are kept out too.
@@ -165,7 +165,6 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     kept = os.environ.get("DXGEMM_TEST_CACHE_DIR")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DXGEMM_CACHE_DIR", kept or str(tmp_path_factory.mktemp("kernels")))
-        patch.setenv("DXGEMM_BUILD", "block")
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
         yield
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,19 +27,14 @@ from dxgemm.choice import legality, registry, selection
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.tables import Speed
 from dxgemm.compiler import (
-    BackgroundBuild,
     KernelSpec,
-    KernelStore,
     ahead,
-    find_kernel,
-    forget_failures,
     kernel_store,
     kernels,
     obtain_kernel,
 )
 from dxgemm.lower.ahead import kernel_specs
 from dxgemm.lower.product import lower_candidate
-from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
 THREADS = 8
@@ -62,7 +56,6 @@ def environment(tmp_path, builds):
         "PYTHONPATH": PATH,
         "COUNTED_BUILDS": str(builds),
         "DXGEMM_CACHE_DIR": str(tmp_path / "cache"),
-        "DXGEMM_BUILD": "background",
     }
 
 
@@ -204,32 +197,6 @@ def test_an_interrupted_build_can_be_made_again(run_python, environment, builds,
     assert names(builds) == ["one", "one"]
 
 
-FORKED = """
-import counted_builds, os, pathlib, time
-from dxgemm.compiler import build_behind
-spec = counted_builds.spec("one", gate={gate!r})
-builds = [build_behind(spec, counted_builds.ARCH, lambda: None)]
-while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
-    time.sleep(0.01)
-child = os.fork()
-if child == 0:
-    builds.append(build_behind(spec, counted_builds.ARCH, lambda: None))
-pathlib.Path({gate!r}).touch()
-has_ended = builds[-1].ended.wait(counted_builds.PATIENCE_S) and builds[-1].failure is None
-if child == 0:
-    os._exit(not has_ended)
-assert has_ended and os.waitpid(child, 0)[1] == 0
-"""
-
-
-def test_a_process_forked_during_a_build_has_builds_of_its_own(
-    run_python, environment, builds, tmp_path
-):
-    program = FORKED.format(gate=str(tmp_path / "gate"))
-    run_python(program, **environment)
-    assert names(builds) == ["one"]
-
-
 FORKED_BY_ANOTHER_THREAD = """
 import os, threading, time
 from dxgemm.compiler.locks import mathdx_lock, numba_lock
@@ -288,7 +255,7 @@ def test_a_fork_waits_for_every_lock_that_a_call_waits_for():
 
 @dataclass(frozen=True, eq=False)
 class Counted(Implementation):
-    """A kernel that takes long to build; what is run in its place is `naive`."""
+    """A kernel whose builds are counted; what is run in its place is `naive`."""
 
     kernel: KernelSpec | None = None
 
@@ -297,9 +264,6 @@ class Counted(Implementation):
 
     def configs(self, dtype=None, arch=None):
         return registry.find_implementation("naive").configs(dtype, arch)[:1]
-
-    def slow_build(self, config, problem, arch):
-        return None if find_kernel(self.kernel, arch) else self.kernel
 
 
 @pytest.fixture
@@ -317,9 +281,7 @@ def register(monkeypatch, environment):
 
     monkeypatch.setattr(binding, "lower_candidate", lower)
 
-    def register(mode=None, **options):
-        if mode is not None:
-            monkeypatch.setenv("DXGEMM_BUILD", mode)
+    def register(**options):
         first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
         for module in (legality, selection):
             monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *registry.IMPLEMENTATIONS))
@@ -342,7 +304,6 @@ def forget():
     kernel_store.cache_clear()
     kernels._in_memory.clear()
     route.clear_routes()
-    forget_failures()
     legality._automatic_kernels.cache_clear()
     selection.forget_candidates()
 
@@ -352,149 +313,26 @@ def a(home):
     return home.send(np.eye(3, dtype=np.float32))
 
 
-def awaiting():
-    return [found for found in route.routes.values() if found.awaited]
-
-
-def test_a_slow_kernel_is_built_behind_the_calls_and_takes_over(
-    register, home, a, builds, tmp_path
-):
-    gate = tmp_path / "gate"
-    register(gate=str(gate))
-    plan = dxgemm.plan(a, a)
-    for explained in (plan.explain(), dxgemm.explain(a, a)):
-        assert explained.implementation not in (NAME, *explained.rejected)
-        assert explained.rejected[NAME].startswith("being built behind")
-    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    assert awaiting()
-    gate.touch()
-    wait_until(lambda: not awaiting())
-    assert dxgemm.explain(a, a).implementation == NAME
-    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    assert plan.explain().implementation != NAME
-    assert names(builds) == ["one"]
-
-
-def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds, monkeypatch):
-    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(builds / "cache"))  # below a file
+def test_what_is_not_built_is_built_by_the_call_that_needs_it(register, home, a, builds):
     register()
-    with pytest.warns(RuntimeWarning, match="cannot be used"):
-        dxgemm.explain(a, a)
-        wait_until(lambda: not awaiting())
-        assert dxgemm.explain(a, a).implementation == NAME
-    assert names(builds) == ["one"]
-
-
-def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    build, lower = BackgroundBuild(), binding.lower_candidate
-
-    def lower_as_it_ends(*arguments):
-        build.ended.set()
-        return lower(*arguments)
-
-    monkeypatch.setattr(binding, "build_behind", lambda *arguments: build)
-    monkeypatch.setattr(binding, "lower_candidate", lower_as_it_ends)
-    register()
-    assert dxgemm.explain(a, a).implementation != NAME
-    assert not awaiting()
-
-
-def test_block_builds_at_once(register, a, builds):
-    register("block")
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
     assert dxgemm.explain(a, a).implementation == NAME
     assert names(builds) == ["one"]
-
-
-def test_block_does_not_try_again_what_failed(register, a, builds):
-    register("block", failure="NVRTC failed")
-    with pytest.warns(RuntimeWarning, match="NVRTC failed"):
-        dxgemm.explain(a, a)
-    with warnings.catch_warnings(action="error", category=RuntimeWarning):
-        explained = dxgemm.explain(a[:2], a)
-    assert "NVRTC failed" in explained.rejected[NAME]
-    assert names(builds) == ["one"]
-
-
-def test_never_leaves_it_to_the_next_candidate(register, a, builds):
-    register("never")
-    with warnings.catch_warnings(action="error", category=RuntimeWarning):
-        explained = dxgemm.explain(a, a)
-    assert explained.implementation != NAME
-    assert explained.rejected[NAME].startswith("not built: DXGEMM_BUILD=never")
-    assert names(builds) == []
-
-
-def test_never_is_an_error_where_the_kernel_is_named(register, a):
-    register("never")
-    with pytest.raises(errors.BuildError, match=f"dxgemm build --arch .* --implementation {NAME}"):
-        dxgemm.gemm(a, a, implementation=NAME)
-
-
-@pytest.mark.parametrize("mode", ["never", "background"])
-def test_what_is_on_disk_is_used_in_every_mode(register, a, builds, mode):
-    register(mode)
-    obtain_kernel(counted_builds.spec("one"), device_facts(0).arch)
     forget()
-    assert dxgemm.explain(a, a).implementation == NAME
-    assert names(builds) == ["one"]
-
-
-@pytest.mark.parametrize("mode", ["block", "background"])
-def test_what_is_named_is_built_at_once(register, a, builds, mode):
-    register(mode)
     assert dxgemm.plan(a, a, implementation=NAME).explain().implementation == NAME
     assert names(builds) == ["one"]
 
 
-@pytest.mark.parametrize(
-    "failure, message",
-    [("NVRTC failed", "NVRTC failed"), ("dies", f"ended with status {DEATH}")],
-)
-def test_a_failed_build_is_told_once_and_not_tried_again(
-    register, home, a, builds, failure, message
-):
-    register(failure=failure)
-    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    wait_until(lambda: not awaiting())
-    with pytest.warns(RuntimeWarning, match=f"takes the place of {NAME}.*{message}"):
-        explained = dxgemm.explain(a, a)
-    assert explained.rejected[NAME].startswith("not built") and message in explained.rejected[NAME]
-    with warnings.catch_warnings(action="error", category=RuntimeWarning):
-        other = dxgemm.explain(a[:2], a)
-        np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    assert message in other.rejected[NAME]
-    assert names(builds) == ["one"]
-    dxgemm.clear_cache()
-    dxgemm.gemm(a, a)
-    wait_until(lambda: not awaiting())
-    assert names(builds) == ["one", "one"]
-
-
-@pytest.mark.parametrize("mode", ["later", "Block"])
-def test_another_mode_is_refused(register, a, mode):
-    register(mode)
-    with pytest.raises(errors.SettingError, match=f"DXGEMM_BUILD is {mode!r}; it can be back"):
-        dxgemm.gemm(a, a)
-
-
-EXIT_WHILE_BUILDING = """
-import os, time, counted_builds
-from dxgemm.compiler import build_behind
-build_behind(counted_builds.spec("one", gate={gate!r}), counted_builds.ARCH, lambda: None)
-while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
-    time.sleep(0.01)
-"""
-
-
-def test_exiting_while_building_is_quiet_and_the_build_is_kept(start, tmp_path, environment):
-    gate = tmp_path / "gate"
-    process = start(EXIT_WHILE_BUILDING.format(gate=str(gate)))
-    assert process.communicate(timeout=PATIENCE_S) == ("", "")
-    assert process.returncode == 0
-    store = KernelStore(Path(environment["DXGEMM_CACHE_DIR"]))
-    assert store.info().kernels == ()
-    gate.touch()
-    wait_until(lambda: store.info().kernels)
+def test_the_next_candidate_takes_the_place_of_one_that_cannot_be_built(register, home, a):
+    register(failure="NVRTC failed")
+    with pytest.warns(RuntimeWarning, match=f"takes the place of {NAME}.*NVRTC failed"):
+        result = dxgemm.gemm(a, a)
+    np.testing.assert_array_equal(home.fetch(result), np.eye(3))
+    explained = dxgemm.explain(a, a)
+    assert explained.rejected[NAME].startswith("not built: ")
+    assert "NVRTC failed" in explained.rejected[NAME]
+    with pytest.raises(errors.BuildError, match="NVRTC failed"):
+        dxgemm.gemm(a, a, implementation=NAME)
 
 
 BUILD_SOME = """
@@ -635,7 +473,7 @@ def test_each_architecture_gets_what_it_can_run(configs_of_a_gpu, monkeypatch):
 INTERRUPTING = """
 import counted_builds, os, signal, sys, threading, warnings
 from dxgemm import errors
-from dxgemm.compiler import build_behind, forget_failures, kernels, obtain_kernel
+from dxgemm.compiler import kernels, obtain_kernel
 
 kind, calls = sys.argv[1], []
 
@@ -643,8 +481,6 @@ def interrupt(*_):
     for build in (
         lambda: obtain_kernel(counted_builds.spec("one"), counted_builds.ARCH),
         lambda: obtain_kernel(counted_builds.spec("two"), counted_builds.ARCH),
-        lambda: build_behind(counted_builds.spec("three"), counted_builds.ARCH, print),
-        forget_failures,
     ):
         try:
             build()
@@ -664,10 +500,9 @@ def compile_kernel(spec, arch):
 signal.signal(signal.SIGALRM, interrupt)
 kernels.compile_kernel = compile_kernel
 kernel = obtain_kernel(counted_builds.spec("one"), counted_builds.ARCH)
-assert kernel.cubin == b"cubin of one" and calls == [True] * 4, calls
+assert kernel.cubin == b"cubin of one" and calls == [True] * 2, calls
 kind = "neither"
 assert obtain_kernel(counted_builds.spec("two"), counted_builds.ARCH).cubin == b"cubin of two"
-forget_failures()
 """
 
 

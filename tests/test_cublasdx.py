@@ -9,12 +9,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from known_devices import A100, H200
+from known_devices import H200
 from stored_functions import counted_builds, forget
 
 from dxgemm import errors
 from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
-from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
@@ -232,18 +231,11 @@ ORDERS = [(a_order, b_order) for a_order in ("row", "col") for b_order in ("row"
 
 
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
-def test_int8_is_for_tma_and_for_wgmma_alone(configs_of_a_gpu, a_order, b_order):
-    def pipelines(asked, device):
-        names = {kernel.name for kernel in legal_kernels(asked, device)}
-        return names & {"pipeline", "pipeline_tma"}
-
-    asked = arranged("int8", a_order, b_order, out_dtype="int32")
-    odd = dataclasses.replace(asked, a_alignment=1)
+def test_int8_is_copied_for_tma_where_it_lies_otherwise(a_order, b_order):
+    odd = dataclasses.replace(arranged("int8", a_order, b_order, out_dtype="int32"), a_alignment=1)
     assert "16 bytes" in pipeline_tma.KERNEL.supports(odd)
-    for problem in (asked, odd):
-        assert pipelines(problem, H200) == {"pipeline_tma"} and not pipelines(problem, A100)
-        aligned = find_implementation("pipeline_tma").computed(problem)
-        assert pipeline_tma.KERNEL.supports(aligned) is None
+    aligned = find_implementation("pipeline_tma").computed(odd)
+    assert pipeline_tma.KERNEL.supports(aligned) is None
     assert pipeline.KERNEL.variant(pipeline.KERNEL.configs[-1], odd) == (a_order, b_order, "item")
 
 
@@ -461,11 +453,8 @@ def test_the_sums_of_a_pipeline_stay_in_registers(kernel):
     assert kernel["smem_bytes"] <= 227 * 1024 // 2
 
 
-def test_pipelines_are_built_ahead_for_what_they_are_chosen_for(configs_of_a_gpu):
-    def pipelines(dtype, arch):
-        specs = kernel_specs((dtype,), arch=arch)
-        names = {"pipeline", "pipeline_tma"}
-        return {spec.implementation for spec in specs} & names
-
-    assert pipelines("int8", ARCH) == {"pipeline_tma"}
-    assert not pipelines("float64", ARCH) and not pipelines("int8", "sm_70")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8"])
+def test_a_pipeline_runs_only_by_its_name(configs_of_a_gpu, dtype):
+    automatic = {spec.implementation for spec in kernel_specs((dtype,), arch=ARCH)}
+    assert not automatic & {"pipeline", "pipeline_tma"}
+    assert kernel_specs((dtype,), ("pipeline",), arch=ARCH)

@@ -27,7 +27,7 @@ from counted_builds import spec as counted_spec
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.call import route
-from dxgemm.compiler import background, kernels, spec, worker
+from dxgemm.compiler import kernels, spec, worker
 from dxgemm.epilogues import chain, function
 from dxgemm.handwritten.parts.sources import keep_sources, source_text
 
@@ -451,19 +451,6 @@ def test_kernels_in_memory_are_bounded_and_those_used_last_are_kept(monkeypatch)
         assert kernels.find_kernel(first, ARCH) is not None
     kept = sum(len(kernel.cubin) for kernel in kernels._in_memory.values())
     assert kept <= kernels.MOST_BYTES and len(kernels._in_memory) == kernels.MOST_BYTES >> 20
-
-
-def test_failed_builds_that_are_remembered_are_bounded(monkeypatch):
-    monkeypatch.setattr(background, "_builds", {})
-
-    def fail(build, spec, arch, when_done):
-        build.ended.set()
-
-    monkeypatch.setattr(background, "_run", fail)
-    for number in range(background.MOST_FAILURES + 50):
-        build = background.build_behind(counted_spec(str(number)), ARCH, lambda: None)
-        assert build.ended.wait(60)
-    assert len(background._builds) == background.MOST_FAILURES
 
 
 def test_routes_of_new_epilogues_are_bounded(home, monkeypatch):

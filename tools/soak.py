@@ -206,7 +206,6 @@ def main() -> int:
     if problem is not None and not simulator_enabled():
         print(f"soak: {problem}", file=sys.stderr)
         return 2
-    os.environ["DXGEMM_BUILD"] = "block"
     soak = Soak(arguments.seed)
     if arguments.problem is not None:
         print(draw(arguments.seed, arguments.problem))

@@ -124,10 +124,7 @@ def kernels() -> tuple[Kernel, ...]:
     layouts = itertools.cycle(FULL_LAYOUTS)
     for kind, wanted in KINDS.items():
         for implementation in filter(lambda i: i.is_own, dxgemm.implementations()):
-            is_left_out = isinstance(implementation, Pipelined) and not (
-                implementation.is_automatic(wanted.dtype)
-            )
-            if is_left_out or not is_able(implementation, kind):
+            if isinstance(implementation, Pipelined) or not is_able(implementation, kind):
                 continue
             fitting = fitting_layouts(implementation, kind)
             configs = implementation.configs(wanted.dtype)
@@ -142,7 +139,7 @@ def kernels() -> tuple[Kernel, ...]:
     for implementation in dxgemm.implementations():
         for kind in ("float32", "float64", "emulated"):
             is_left_out = not (fuses(implementation, kind) or implementation.name == PLAIN)
-            if is_left_out or not implementation.is_automatic(KINDS[kind].dtype):
+            if is_left_out or not implementation.is_automatic():
                 continue
             if is_able(implementation, kind):
                 pinned = (implementation.name, whole_k(implementation, kind))
@@ -174,7 +171,7 @@ def fuses(implementation: Any, kind: str) -> bool:
 
 def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
     """Yield (implementation, config, slices) for split-K in several slices."""
-    for implementation in filter(lambda i: i.is_automatic(kind), dxgemm.implementations()):
+    for implementation in filter(lambda i: i.is_automatic(), dxgemm.implementations()):
         if implementation.slices_k and is_able(implementation, kind):
             config = whole_k(implementation, kind)
             yield from ((implementation.name, config, slices) for slices in (2, 5))

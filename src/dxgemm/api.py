@@ -118,8 +118,6 @@ def gemm(
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
-        A kernel that takes long to build is built in another process, while another kernel
-        computes the calls. If DXGEMM_BUILD is block or never, the same kernel computes every call.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
@@ -599,5 +597,4 @@ def clear_cache() -> int:
     clear_routes()
     grouped.forget_launches()
     group_offsets.forget_launches()
-    compiler.forget_failures()
     return compiler.clear_kernels()

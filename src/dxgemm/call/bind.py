@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking
-from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
@@ -33,8 +32,6 @@ class Decided:
         results: arrays that a reduction writes, by the names of the results.
         device, ordinal: facts and ordinal of the GPU.
         ranking: ranks all candidates, which is done if the first one fails.
-        awaited: takes the unfinished builds of better candidates.
-        when_built: called when one of these ends.
     """
 
     problem: Problem
@@ -44,8 +41,6 @@ class Decided:
     device: DeviceFacts
     ordinal: int
     ranking: Callable[[], Ranking]
-    awaited: list[BackgroundBuild]
-    when_built: Callable[[], None]
 
 
 def lower(decided: Decided, candidate: Candidate) -> Program:
@@ -78,7 +73,6 @@ def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Program, L
     failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
     for candidate in in_turn():
         try:
-            _defer_slow_build(decided, candidate)
             program = lower(decided, candidate)
             launch = program.bind(decided.device.arch, decided.ordinal)
         except (BuildError, MissingPackageError) as error:
@@ -90,55 +84,12 @@ def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Program, L
         rejected = decided.ranking().rejected
         rejected.pop(candidate.implementation.name, None)
         for failed, reason in failures:
-            name = failed.implementation.name
-            if isinstance(reason, _DeferredError):
-                rejected[name] = str(reason)
-                continue
-            rejected[name] = f"not built: {reason}"
+            rejected[failed.implementation.name] = f"not built: {reason}"
             text = f"gemm: {candidate} takes the place of {failed}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return candidate, program, launch
     last_error = failures[-1][1]
-    if isinstance(last_error, MissingPackageError):
-        raise last_error
-    if len(failures) == 1 and not isinstance(last_error, _DeferredError):
+    if len(failures) == 1 or isinstance(last_error, MissingPackageError):
         raise last_error
     reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
     raise BuildError(f"gemm: no implementation could be built. {reasons}")
-
-
-class _DeferredError(BuildError):
-    """Reason why a kernel is not built in this call; nothing has failed."""
-
-
-def _defer_slow_build(decided: Decided, candidate: Candidate) -> None:
-    """Follow `DXGEMM_BUILD` if a candidate's kernel is missing and takes long to build.
-
-    Raises:
-        _DeferredError: the kernel is not built in this call.
-        BuildError: the build failed; raised once per build.
-    """
-    arch, implementation = decided.device.arch, candidate.implementation
-    spec = implementation.slow_build(candidate.config, candidate.part_of(decided.problem), arch)
-    if spec is None:
-        return
-    mode = build_mode()
-    if mode == "never":
-        raise _DeferredError(
-            f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
-            f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
-        )
-    if candidate == decided.ranking().candidates[-1]:
-        return  # no other candidate could answer meanwhile: build it in this call
-    build = build_behind(spec, arch, decided.when_built)
-    if mode == "block":
-        build.ended.wait()
-    if not build.ended.is_set():
-        decided.awaited.append(build)
-        raise _DeferredError("being built behind this call; used from when it is ready")
-    if build.failure is None:
-        return
-    if not build.is_reported:
-        build.is_reported = True
-        raise BuildError(build.failure)
-    raise _DeferredError(f"not built: {build.failure}")

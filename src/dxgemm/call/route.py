@@ -32,7 +32,6 @@ from dxgemm.call.epilogue import (
 from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
-from dxgemm.compiler import BackgroundBuild
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.reduction import Reduction
@@ -124,7 +123,6 @@ class Route:
             problem and the candidate are those of the first.
         program: kernels of the launch; None if nothing is launched, or a `HostLaunch` is.
         launch: launch of the program; None if there is none.
-        awaited: unfinished builds of better candidates; when one ends, the route is decided again.
         a_near, b_near, c_near: range in bytes. An operand's extent meets the result's if the
             distance of its pointer from the result's lies strictly within.
         libraries: libraries of the operands by name. This and the attributes below depend on the
@@ -234,7 +232,6 @@ class Route:
         self.candidate: Candidate
         self.program: Program | None = None
         self.launch: Launch | None = None
-        self.awaited: list[BackgroundBuild] = []
         if self.host_operands:
             copies = {
                 name: device_copy_layout(layout, self.ordinal) if layout.device == HOST else layout
@@ -251,7 +248,6 @@ class Route:
                 adds_transpose,
             )
             self.candidate = self.on_device.candidate
-            self.awaited = self.on_device.awaited
             return
         self.candidate = self._choose(self.problem)
         if self.pieces:
@@ -306,8 +302,6 @@ class Route:
             self.device,
             self.ordinal,
             ranking,
-            self.awaited,
-            _forget_awaiting,
         )
         return bind_first(decided, candidate)
 
@@ -508,17 +502,6 @@ def clear_routes() -> None:
     routes.clear()
 
 
-def _forget_awaiting() -> None:
-    """Forget the routes whose awaited build has ended, so that they are decided again."""
-    for key, route in routes.copy().items():
-        if _is_outdated(route):
-            routes.pop(key, None)
-
-
-def _is_outdated(route: Route) -> bool:
-    return any(build.ended.is_set() for build in route.awaited)
-
-
 def route_of_layouts(
     layouts: dict[str, Layout],
     alpha_is_zero: bool,
@@ -603,7 +586,4 @@ def _remember(key: Any, route: Route) -> Route:
     if len(routes) >= _MAX_ROUTES:
         routes.clear()
     routes[key] = route
-    # A build may have ended since the decision: then `_forget_awaiting` ran before this entry.
-    if route.awaited and _is_outdated(route):
-        routes.pop(key, None)
     return route

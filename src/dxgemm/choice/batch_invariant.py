@@ -128,7 +128,7 @@ def _best_for_all(
             legality.refusal(candidate, samples[0], device),
             _refusal(candidate, samples[0]),
         ]
-        if not is_named and not candidate.is_automatic(samples[0].dtype, device.arch):
+        if not is_named and not candidate.is_automatic(device.arch):
             refusals.append("used only when named")
         if not any(refusals):
             refusals += map(candidate.supports, samples)

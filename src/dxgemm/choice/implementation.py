@@ -70,7 +70,8 @@ class Role(Enum):
 
     CANDIDATE = "considered by the automatic choice"
     RUNG = "a rung of the ladder that later ones surpass where they run: used only when named"
-    BASELINE = "a library to compare with: used only when named"
+    LIBRARY = "over a library's device functions, which own kernels surpass: used only when named"
+    BASELINE = "a baseline: used only when named"
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +82,6 @@ class Implementation(ABC):
         name: name that `implementation=` takes.
         summary: one line for tables.
         role: part that it has in the automatic choice.
-        candidate_for: dtypes for which a candidate is considered, and measured by `dxgemm tune`;
-            None for all. For other dtypes another kernel is always faster.
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
@@ -94,7 +93,6 @@ class Implementation(ABC):
     name: str
     summary: str
     role: Role = Role.CANDIDATE
-    candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
     candidate_before: int = 0
     rung: int | None = None
@@ -105,13 +103,11 @@ class Implementation(ABC):
         """True for dxgemm's own kernels, False for a baseline."""
         return self.role is not Role.BASELINE
 
-    def is_automatic(self, dtype: str, arch: str | None = None) -> bool:
-        """True if the automatic choice for a dtype considers this implementation."""
-        is_for_dtype = self.candidate_for is None or dtype in self.candidate_for
+    def is_automatic(self, arch: str | None = None) -> bool:
+        """True if the automatic choice considers this implementation."""
         stands_in = arch == SIMULATED_DEVICE.arch and self.candidate_before > 0
         is_before_others = stands_in or is_before(arch, self.candidate_before)
-        is_candidate = self.role is Role.CANDIDATE or is_before_others
-        return is_candidate and is_for_dtype
+        return self.role is Role.CANDIDATE or is_before_others
 
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
@@ -165,10 +161,6 @@ class Implementation(ABC):
         The simulator has configs of its own; without an architecture they are the result if it is
         enabled. The result is (None,) for an implementation without configs.
         """
-
-    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        """Spec of a kernel that is not built yet and takes long to build; None without one."""
-        return None
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""
@@ -431,12 +423,6 @@ class Pipelined(KernelFile):
 
     def commutes(self, problem: Problem) -> bool:
         return False  # nothing is known of the order in which the library adds
-
-    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        if arch == SIMULATED_DEVICE.arch:
-            return None
-        spec = self.spec_for(config, problem)
-        return None if find_kernel(spec, arch) else spec
 
 
 @dataclass(frozen=True, eq=False)

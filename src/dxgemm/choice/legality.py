@@ -143,7 +143,7 @@ def _automatic_kernels(
     return tuple(
         (i, i.refuses)
         for i in IMPLEMENTATIONS
-        if i.is_own and i.is_automatic(dtype, device.arch) and i.runs_on(device.arch) is None
+        if i.is_own and i.is_automatic(device.arch) and i.runs_on(device.arch) is None
         if fitting_configs(i, dtype, device)
     )
 
@@ -159,10 +159,8 @@ def _part(implementation: Implementation, problem: Problem) -> Problem:
 
 def exclusion(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
     """Reason why the automatic choice leaves a kernel out; None if it does not."""
-    if not implementation.is_own:
-        return "a baseline: used only when named"
-    if not implementation.is_automatic(problem.dtype, device.arch):
-        return "not a candidate for this dtype: used only when named"
+    if not implementation.is_automatic(device.arch):
+        return implementation.role.value
     return refusal(implementation, problem, device)
 
 

@@ -47,7 +47,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "wgmma",
         "TMA and warpgroup multiplication of Hopper",
-        candidate_for=("float16", "bfloat16", "float32"),
         multiplies=TENSOR,
         rung=14,
     ),
@@ -120,14 +119,14 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Pipelined(
         "pipeline",
         "cuBLASDx: cp.async",
-        candidate_for=(),
+        role=Role.LIBRARY,
         multiplies={name: name for name in TENSOR if name != "float32"},
         is_mma_sync=True,
     ),
     Pipelined(
         "pipeline_tma",
         "cuBLASDx: TMA and wgmma of Hopper",
-        candidate_for=("int8",),
+        role=Role.LIBRARY,
         multiplies=TENSOR,
     ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", role=Role.BASELINE),

@@ -1,12 +1,6 @@
 """Compiler from Python kernels to cubins, which are kept on disk; it needs no GPU."""
 
 from dxgemm.compiler.ahead import Task, build_kernels
-from dxgemm.compiler.background import (
-    BackgroundBuild,
-    build_behind,
-    build_mode,
-    forget_failures,
-)
 from dxgemm.compiler.build import (
     PARAMETER_BLOCK,
     CompiledKernel,
@@ -29,7 +23,6 @@ from dxgemm.compiler.wheels import KernelWheel, installed_wheels, kernel_wheel
 __all__ = [
     "PARAMETERS",
     "PARAMETER_BLOCK",
-    "BackgroundBuild",
     "CacheInfo",
     "CompiledKernel",
     "KernelRecord",
@@ -37,15 +30,12 @@ __all__ = [
     "KernelStore",
     "KernelWheel",
     "Task",
-    "build_behind",
     "build_kernels",
-    "build_mode",
     "clear_kernels",
     "compile_kernel",
     "compute_capability",
     "default_directory",
     "find_kernel",
-    "forget_failures",
     "installed_wheels",
     "kernel_store",
     "kernel_wheel",

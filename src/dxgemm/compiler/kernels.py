@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
 from dxgemm.compiler.locks import building, lock_across_forks
@@ -79,11 +82,31 @@ def replace_kernel(spec: KernelSpec, arch: str, refused: CompiledKernel) -> Comp
 def _build(spec: KernelSpec, arch: str) -> CompiledKernel:
     """Build a kernel and keep it on disk."""
     start = time.perf_counter()
-    kernel = compile_kernel(spec, arch)
+    with _announced(spec, arch):
+        kernel = compile_kernel(spec, arch)
     check_sources(spec)
     logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
     kernel_store().save(spec.key(arch), kernel)
     return kernel
+
+
+@contextmanager
+def _announced(spec: KernelSpec, arch: str) -> Iterator[None]:
+    """Announce a long build, of a kernel over a library's device functions, and show its time."""
+    if import_module(spec.module).KERNEL.device_functions is None:
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    text = f"building {spec} for {arch}, which can take a minute"
+    logger.info(text)
+    console = Console(stderr=True)
+    shown = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
+    is_hidden = not console.is_terminal
+    with Progress(*shown, console=console, transient=True, disable=is_hidden) as bar:
+        bar.add_task(text, total=None)
+        yield
 
 
 def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:

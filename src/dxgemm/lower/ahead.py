@@ -44,7 +44,7 @@ def kernel_specs(
         for file in asked
         if isinstance(file, KernelFile) and (arch is None or file.runs_on(arch) is None)
         for dtype in dtypes
-        if implementations is not None or file.is_automatic(dtype, arch)
+        if implementations is not None or file.is_automatic(arch)
     ]
     specs = dict.fromkeys(spec for file, dtype in wanted for spec in common_specs(file, (dtype,)))
     sliced = [own for file, dtype in wanted if file.slices_k for own in _own_dtypes(file, (dtype,))]
