@@ -153,8 +153,7 @@ def calls_of(monkeypatch, configs_of_a_gpu):
         launch = ProgramLaunch(made, H200.arch, 0)
         if prepared:
             launch = launch.prepared(*prepared)
-        call = tuple((CALL | changes).values())
-        found = launch._calls(2**20, call, operands)
+        found = launch._calls(*(CALL | changes).values(), 2**20, *operands)
         return [(step.spec.module.rpartition(".")[2], *values) for step, values, _ in found]
 
     return calls
@@ -200,8 +199,8 @@ def test_parts_that_are_prepared_are_not_made(calls_of):
 def test_buffers_lie_apart_and_start_aligned(calls_of):
     made = lowered("emulated_float64", "float64", precision="emulated")
     launch = ProgramLaunch(made, H200.arch, 0)
-    ends = [start + made.buffers[name] for name, start in launch._offsets.items()]
-    starts = [*launch._offsets.values()]
+    ends = [start + made.buffers[name] for name, start in launch.offsets.items()]
+    starts = [*launch.offsets.values()]
     assert all(start % ALIGNMENT == 0 for start in starts)
     assert all(end <= start for end, start in zip(ends, [*starts[1:], launch._size], strict=True))
 

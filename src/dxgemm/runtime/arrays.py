@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from functools import cache
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +151,9 @@ class Torch(Library):
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
-        self._forward_ad = import_module("torch.autograd.forward_ad")
+        self._forward_ad: Any = import_module("torch.autograd.forward_ad")
+        has_levels = hasattr(self._forward_ad, "_current_level")
+        self._levels = self._forward_ad if has_levels else SimpleNamespace(_current_level=0)
         # Triton and inductor use it too: building a Stream object costs a microsecond.
         self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
         complex32 = self._torch.complex32
@@ -163,7 +166,7 @@ class Torch(Library):
             # of the two costs as much as the rest.
             lazy = array.is_neg() if dtype not in self._complex else self._lazy(array)
             # A tensor may have a tangent in a level of forward mode, of which there are few.
-            is_doubtful = array.requires_grad or getattr(self._forward_ad, "_current_level", 0) >= 0
+            is_doubtful = array.requires_grad or self._levels._current_level >= 0
             key = array.shape, array.stride(), dtype, array.device, is_doubtful, lazy
         except Exception as error:  # of a tensor without strides, a storage, or sizes
             return 0, Unusable(f"is a {type(array).__name__} without memory of its own: {error}")

@@ -6,10 +6,11 @@ buffers of one workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from dxgemm.compiler import KernelSpec
@@ -188,7 +189,12 @@ class Program:
 class ProgramLaunch:
     """Launch of a program.
 
-    The workspace is borrowed for each call; `fixed` has one of its own.
+    The values of a call are a frame: a, b, c, out, alpha, beta, the address of the workspace, the
+    epilogue arguments, and what is made of these. Each step knows the places of its own. The
+    workspace is borrowed for each call; `fixed` has one of its own.
+
+    Attributes:
+        offsets: of the buffers in the workspace.
     """
 
     def __init__(self, program: Program, arch: str, ordinal: int) -> None:
@@ -198,24 +204,26 @@ class ProgramLaunch:
         counts = any(FALLBACKS in step.operands for step in program.steps)
         self._counters = {FALLBACKS.name: fallback_counter(ordinal).pointer} if counts else {}
         bound: dict[Any, Launch] = {}  # a kernel may be launched for several parts of the operands
-        self._launches: list[_BoundStep] = []
+        self._bound: list[tuple[Step, Launch]] = []
         for step in program.steps:
             key = id(step.spec), id(step.arguments)
             bound[key] = bound.get(key) or step.bind(arch, ordinal)
-            values = step.values, step.operands, (step.when or ())[:1], (step.twin or ())[:1]
-            self._launches.append(_BoundStep(step, bound[key], *map(_sources_of, values)))
+            self._bound.append((step, bound[key]))
         self._lay_out({})
 
     def _lay_out(self, prepared: Mapping[Name, Workspace]) -> None:
-        """Lay out the workspace, without the buffers that are prepared."""
+        """Lay out the workspace, without the buffers that are prepared, and the frame."""
         self._prepared, self._size = prepared, 0
-        self._offsets: dict[Name, int] = {}
-        self._addresses: dict[Name, int] = {n: memory.pointer for n, memory in prepared.items()}
-        self._addresses |= self._counters
+        self.offsets: dict[Name, int] = {}
         for name, size in self._buffers.items():
             if name not in prepared:
-                self._offsets[name] = self._size
+                self.offsets[name] = self._size
                 self._size += -(-size // ALIGNMENT) * ALIGNMENT
+        addresses = {**self._counters, **{n: memory.pointer for n, memory in prepared.items()}}
+        steps = [(step, launch) for step, launch in self._bound if step.makes not in prepared]
+        frame = _Frame((step for step, _ in steps), self.offsets, addresses)
+        self._made, self._count = frame.made, frame.count
+        self._steps = [_BoundStep.of(step, launch, frame, not prepared) for step, launch in steps]
 
     def prepared(self, name: Name, memory: Workspace) -> ProgramLaunch:
         """Return a copy of this launch for which a buffer, if it has that, is made already."""
@@ -238,13 +246,13 @@ class ProgramLaunch:
     ) -> None:
         if self._is_by_parts:  # of small complex matrices, where each microsecond shows
             operands += beta.real, beta.imag
-            launch = self._launches[0].launch
+            _, launch = self._bound[0]
             launch(a, b, c, out, alpha.real, alpha.imag, stream, operands)
             return
         if self._prepared:
             keep_in_graph(stream, *self._prepared.values())
         with borrowed(self._size, self._ordinal, stream) if self._size else _NO_WORKSPACE as base:
-            for launch, values, extra in self._calls(base, (a, b, c, out, alpha, beta), operands):
+            for launch, values, extra in self._calls(a, b, c, out, alpha, beta, base, *operands):
                 launch(*values, stream, extra)
 
     def fixed(
@@ -261,80 +269,114 @@ class ProgramLaunch:
         if self._size:
             memory.append(Workspace(self._size, self._ordinal))
         base = memory[-1].pointer if self._size else 0
-        calls = self._calls(base, (a, b, c, out, alpha, beta), operands)
+        calls = self._calls(a, b, c, out, alpha, beta, base, *operands)
         launches = [launch.fixed(*values, extra) for launch, values, extra in calls]
         return FixedLaunch(memory, launches)
 
-    def _calls(
-        self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]
-    ) -> Iterator[tuple[Any, list[Any], tuple[Any, ...]]]:
-        """Yield launches in order, with their arguments and epilogue arguments.
-
-        Args:
-            base: address of the workspace.
-            call: a, b, c, out, alpha and beta.
-            operands: epilogue arguments.
-        """
-        a, b, c, out, alpha, beta = call
-        known: dict[Name, Any] = {
-            "a": a, "b": b, "c": c, "out": out, "alpha": alpha, "beta": beta, **self._addresses
-        }  # fmt: skip
-        known.update(enumerate(operands))
-        for name, offset in self._offsets.items():
-            known[name] = base + offset
-        for step, launch, sources, operand_sources, number, twin_source in self._launches:
-            if step.when is not None:
-                is_complex = type(_found(number, known)[0]) is complex
-                if step.when[1] != is_complex:
-                    continue
-            if step.makes in self._prepared:
+    def _calls(self, *call: Any) -> Iterator[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
+        """Yield launches in order, with their arguments and epilogue arguments."""
+        frame = [*call[: self._count]]
+        frame += [change if place is None else change(call[place]) for place, change in self._made]
+        for step in self._steps:
+            if step.is_complex not in (None, type(frame[step.number]) is complex):
                 continue
-            values = _found(sources, known)
-            is_shared = not self._prepared and values[:1] == _found(twin_source, known)
-            if step.twin is not None and is_shared:
-                known[step.makes] = known[step.twin[1]]
+            values = step.values(frame)
+            if step.shared and values[0] == frame[step.twin]:
+                for place, other in step.shared:
+                    frame[place] = frame[other]
                 continue
-            yield launch, values, tuple(_found(operand_sources, known))
+            yield step.launch, values, step.operands(frame)
 
 
 _NO_WORKSPACE = nullcontext(0)
 
-# Where arguments come from: a name and what is made of its value, None for nothing; or None and a
-# constant. Symbols are taken apart once, because each call looks up all of them.
-_Sources = tuple[tuple[Any, Any], ...]
+
+class _Frame:
+    """Places of the values of a program in the frame of a call.
+
+    Attributes:
+        count: values that a call gives, of those in front of the frame.
+        made: how the others are made: of which place and by which function; or None and a constant.
+    """
+
+    def __init__(
+        self, steps: Iterable[Step], offsets: Mapping[Name, int], addresses: Mapping[Name, int]
+    ) -> None:
+        """Take the offsets of buffers in the workspace, and the addresses of other ones."""
+        self._offsets, self._addresses = offsets, addresses
+        self._places: dict[Symbol, int] = {symbol: place for place, symbol in enumerate(CALL)}
+        self._base = len(CALL)
+        values = (v for step in steps for v in (*step.values, *step.operands, *(step.when or ())))
+        used = [value for value in values if isinstance(value, Symbol)]
+        numbers = (value.name for value in used if isinstance(value.name, int))
+        for number in range(max(numbers, default=-1) + 1):
+            self._places[Symbol(number)] = self._base + 1 + number
+        self.count = len(self._places) + 1
+        self.made: list[tuple[int | None, Any]] = []
+        for symbol in used:
+            self.place(symbol)
+
+    def place(self, value: Value) -> int:
+        """Place of a symbol or a constant."""
+        if not isinstance(value, Symbol):
+            return self._make(None, value)
+        if value not in self._places:
+            if value.name in self._offsets:
+                offset = self._offsets[value.name] + value.offset
+                self._places[value] = self._make(self._base, offset.__add__)
+            elif value.name in self._addresses:
+                address = self._addresses[value.name] + value.offset
+                self._places[value] = self._make(None, address)
+            else:
+                change = PARTS[value.part] if value.part else value.offset.__add__
+                self._places[value] = self._make(self._places[Symbol(value.name)], change)
+        return self._places[value]
+
+    def getter(self, values: Sequence[Value]) -> Callable[[list[Any]], tuple[Any, ...]]:
+        """Function from a frame to the values of symbols and constants."""
+        places = [*map(self.place, values)]
+        if len(places) > 1:
+            return itemgetter(*places)
+        return lambda frame: tuple([frame[place] for place in places])
+
+    def places_of(self, name: Name) -> list[tuple[int, int]]:
+        """Offsets from a buffer's address that steps use, and their places."""
+        return [(symbol.offset, p) for symbol, p in self._places.items() if symbol.name == name]
+
+    def _make(self, place: int | None, change: Any) -> int:
+        self.made.append((place, change))
+        return self.count + len(self.made) - 1
 
 
 class _BoundStep(NamedTuple):
-    """Step with its launch, and the sources of its arguments.
+    """Step with its launch, and where its arguments are in a frame.
 
-    Fields: those of the values and of the operands; of the number of `Step.when`; of the source of
-    `Step.twin`.
+    Fields: functions that take the values and the operands out of it; what the number of
+    `Step.when` must be, None without one, and its place; the place of the source of `Step.twin`,
+    and pairs of places, of addresses in this step's buffer and in the twin's.
     """
 
-    step: Step
     launch: Launch
-    values: _Sources
-    operands: _Sources
-    number: _Sources
-    twin: _Sources
+    values: Callable[[list[Any]], tuple[Any, ...]]
+    operands: Callable[[list[Any]], tuple[Any, ...]]
+    is_complex: bool | None
+    number: int
+    twin: int
+    shared: list[tuple[int, int]]
 
-
-def _sources_of(values: Iterable[Value]) -> _Sources:
-    """Take symbols apart."""
-    return tuple(
-        (value.name, PARTS.get(value.part) or (value.offset.__add__ if value.offset else None))
-        if type(value) is Symbol
-        else (None, value)
-        for value in values
-    )
-
-
-def _found(sources: _Sources, known: Mapping[Name, Any]) -> list[Any]:
-    """Look up the values of a call."""
-    return [
-        change if name is None else known[name] if change is None else change(known[name])
-        for name, change in sources
-    ]
+    @classmethod
+    def of(cls, step: Step, launch: Launch, frame: _Frame, may_share: bool) -> _BoundStep:
+        """Find the places of a step's arguments."""
+        number, is_complex = step.when or (0, None)
+        getters = frame.getter(step.values), frame.getter(step.operands)
+        source, shared = 0, []
+        if step.twin is not None and may_share:
+            source = frame.place(step.twin[0])
+            shared = [
+                (place, frame.place(Symbol(step.twin[1], offset)))
+                for offset, place in frame.places_of(step.makes)
+            ]
+        return cls(launch, *getters, is_complex, frame.place(number), source, shared)
 
 
 class FixedLaunch:
