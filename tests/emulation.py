@@ -45,7 +45,7 @@ def split_by_kernel(home: Any, parts_of: Any, x: np.ndarray, across: bool) -> Sp
     parts = parts_of(strides, rows, k)
     memory = home.send(np.full(parts.size, 0xFF, np.uint8))
     launch = Program((parts.step(A, OUT),)).bind(device_facts(0).arch, 0)
-    launch(*(pointer_of(sent),) * 3, pointer_of(memory), 0, 0, 0)
+    launch((*(pointer_of(sent),) * 3, pointer_of(memory), 0, 0), 0)
     stored = Memory(home.fetch(memory))
     factors = stored.buffer(*parts.factors(0), x.dtype)[:rows]
     status = stored.buffer(*parts.status(0), np.int32).reshape(-1, 2).max(axis=0)

@@ -150,8 +150,8 @@ class Series(ProgramLaunch):
         steps = (Noted(self, address) for address in (memory, memory + 1))
         super().__init__(Program(tuple(steps), {memory.name: 1000}), "sm_90a", 0)
 
-    def note(self, address, stream, operands):
-        self.launched.append(address)
+    def note(self, call, stream):
+        self.launched.append(call[0])
         if self.fails:
             raise errors.LaunchError("refused")
 
@@ -163,7 +163,7 @@ class Noted:
     makes, operands = "", ()
 
     def __init__(self, series, address):
-        self.values = (address,)
+        self.values = (address, 0)
         self.bind = lambda arch, ordinal: series.note
 
 
@@ -174,12 +174,12 @@ def test_without_memory_for_a_workspace_nothing_is_launched(fake):
     series = Series()
     fake.fails = {"cuMemAllocFromPoolAsync": OUT_OF_MEMORY, "cuMemAlloc": OUT_OF_MEMORY}
     with pytest.raises(errors.LaunchError, match=r"no workspace of 1024 bytes.*OUT_OF_MEMORY"):
-        series(*CALL, stream=0)
+        series(CALL, stream=0)
     with pytest.raises(errors.LaunchError, match=r"no workspace of 1024 bytes.*OUT_OF_MEMORY"):
-        series.fixed(*CALL)
+        series.fixed(CALL)
     assert series.launched == []
     fake.fails = {}
-    series(*CALL, stream=0)
+    series(CALL, stream=0)
     assert len(series.launched) == 2 and not fake.allocated
 
 
@@ -200,7 +200,7 @@ def test_a_workspace_is_given_back_when_a_launch_fails(fake):
     series = Series()
     series.fails = True
     with pytest.raises(errors.LaunchError, match="refused"):
-        series(*CALL, stream=0)
+        series(CALL, stream=0)
     assert len(series.launched) == 1 and not fake.allocated
 
 
@@ -275,18 +275,18 @@ def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(
     own += [bind()[1] for _ in range(launch.MOST_LASTING)]
     held, of_held = bind()
     plan, of_plan = bind()
-    plan = plan.fixed(*CALL)
+    plan = plan.fixed(CALL)
     captured, of_capture = bind()
     planned, of_captured_plan = bind()
-    planned = planned.fixed(*CALL)
-    held(*CALL, stream=0)
-    captured(*CALL, stream=5)
+    planned = planned.fixed(CALL)
+    held(CALL, stream=0)
+    captured(CALL, stream=5)
     planned(stream=5)
     del captured, planned
     for _ in range(2 * launch.MOST_UNUSED):
         launched, cubin = bind()
-        launched(*CALL, stream=0)
-        launched.fixed(*CALL)(stream=0)
+        launched(CALL, stream=0)
+        launched.fixed(CALL)(stream=0)
     gc.collect()
     bind()
     stay = {*own, of_held, of_plan, of_capture, of_captured_plan, cubin}
@@ -295,7 +295,7 @@ def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(
     assert len(launch._functions) <= len(own) + launch.MOST_UNUSED + len(stay) - len(own) + 2
     gone = made_up(record, unloaded[0])
     assert not launch.is_loaded(gone, 0)
-    launch.KernelLaunch(gone, with_function(False), 7, 0)(*CALL, stream=0)
+    launch.KernelLaunch(gone, with_function(False), 7, 0)(CALL, stream=0)
     assert launch.is_loaded(gone, 0), "it is loaded again"
 
 
@@ -309,8 +309,8 @@ def test_launches_that_are_dropped_leave_nothing_but_the_modules(fake):
             launch.KernelLaunch(made_up(record, identity), problem, 7, 0) for _ in range(2)
         )
         assert first._idle is again._idle, "a kernel that was read again is the same"
-        first(*CALL, stream=0)
-        plan = again.fixed(*CALL)
+        first(CALL, stream=0)
+        plan = again.fixed(CALL)
         plan(stream=0)
     assert len(launch._idle) > 0
     reference = weakref.ref(first)
@@ -326,20 +326,20 @@ def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypat
     )
     for ordinal, made_current in ((0, []), (1, ["on 1"])):
         launched = launch_on(ordinal)
-        for queue in (partial(launched, *CALL), launched.fixed(*CALL)):
+        for queue in (partial(launched, CALL), launched.fixed(CALL)):
             fake.calls = []
             queue(stream=0)
             assert fake.calls == ["cuCtxGetDevice", *made_current, "cuLaunchKernelEx"]
     fake.fails = {"cuCtxGetDevice": driver.CUresult.CUDA_ERROR_INVALID_CONTEXT}
     fake.calls = []
-    launch_on(0)(*CALL, stream=0)
+    launch_on(0)(CALL, stream=0)
     assert fake.calls[-2:] == ["on 0", "cuLaunchKernelEx"]
 
 
 def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
     (arguments,) = kernel_launch._idle
     config, fields = arguments.config, arguments.fields
-    kernel_launch(*CALL, stream=12345)
+    kernel_launch(CALL, stream=12345)
     grid = config.gridDimX, config.gridDimY, config.gridDimZ
     assert grid == (7, 1, 1) and (config.blockDimX, config.blockDimY, config.blockDimZ) == (
         256,
@@ -355,24 +355,24 @@ def test_launches_of_one_kernel_share_its_arguments(fake, kernel_launch, monkeyp
     kernel = kernel_launch._kernel
     other_problem = contiguous_problem("float32", 40, 50, 60)
     other = launch.KernelLaunch(kernel, other_problem, 9, 0)
-    plan = other.fixed(*CALL)
+    plan = other.fixed(CALL)
     (arguments,) = other._idle
     assert kernel_launch._idle is other._idle
     for run, sizes, blocks in (
-        (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
-        (lambda: other(*CALL, stream=1), (40, 50, 60), 9),
-        (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
+        (lambda: kernel_launch(CALL, stream=1), (4, 5, 6), 7),
+        (lambda: other(CALL, stream=1), (40, 50, 60), 9),
+        (lambda: kernel_launch(CALL, stream=1), (4, 5, 6), 7),
     ):
         run()
         packed = struct.unpack_from("@qqq", arguments.buffer, 40)
         assert packed == sizes and arguments.config.gridDimX == blocks
     with pytest.raises(TypeError), monkeypatch.context() as patch:
         patch.setattr(other, "_fixed", None)  # as an interrupt, while they are written
-        other(*CALL, stream=1)
+        other(CALL, stream=1)
     assert arguments.owner is None, "whoever comes next writes them again"
     own = getclosurevars(plan).nonlocals["self"]._idle[0].buffer
     before = bytes(own)
-    kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)
+    kernel_launch((1, 2, 3, 4, 5.0, 6.0), 7)
     assert bytes(own) == before, "a plan has arguments of its own"
     plan(1)
     plan(2)
@@ -385,11 +385,11 @@ def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):
     for name in ("OUT_OF_RESOURCES", "FAILED", "TIMEOUT"):
         fake.fails = {"cuLaunchKernelEx": getattr(driver.CUresult, f"CUDA_ERROR_LAUNCH_{name}")}
         with pytest.raises(errors.LaunchError, match=rf"tuned 64x64 \(7 blocks.*_{name}"):
-            kernel_launch(*CALL, stream=0)
+            kernel_launch(CALL, stream=0)
         with pytest.raises(errors.LaunchError, match=name):
-            kernel_launch.fixed(*CALL)(0)
+            kernel_launch.fixed(CALL)(0)
         fake.fails, fake.calls = {}, []
-        kernel_launch(*CALL, stream=0)
+        kernel_launch(CALL, stream=0)
         assert fake.calls == ["cuLaunchKernelEx"]
 
 
@@ -428,7 +428,7 @@ def test_a_gpu_is_made_current_for_the_call_alone(fake, monkeypatch):
 def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_launch):
     fake.fails = dict.fromkeys(("cuLaunchKernelEx", "cuCtxGetCurrent", "cuInit"), NOT_INITIALIZED)
     with pytest.raises(errors.GpuUnavailableError, match=r"forked .*'spawn' or 'forkserver'"):
-        kernel_launch(*CALL, stream=0)
+        kernel_launch(CALL, stream=0)
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_a_foreign_context_is_refused_and_the_primary_one_works_afterwards(
     fake.results["cuCtxGetCurrent"] = 8
     fake.results["cuDevicePrimaryCtxGetState"] = (0, int(state == "another context"))
     fake.fails = {"cuLaunchKernelEx": driver.CUresult.CUDA_ERROR_INVALID_HANDLE}
-    for call in (partial(kernel_launch, *CALL, 0), partial(kernel_launch.fixed(*CALL), 0)):
+    for call in (partial(kernel_launch, CALL, 0), partial(kernel_launch.fixed(CALL), 0)):
         fake.calls = []
         with pytest.raises(errors.LaunchError, match=r"context is not the primary one of GPU 0"):
             call()
@@ -508,7 +508,7 @@ def test_a_foreign_context_is_refused_and_the_primary_one_works_afterwards(
     for current in (PRIMARY, 0):
         fake.fails, fake.results["cuCtxGetCurrent"] = {}, current
         fake.results["cuDevicePrimaryCtxGetState"] = (0, 1)
-        kernel_launch(*CALL, 0)
+        kernel_launch(CALL, 0)
         bind()
 
 
@@ -521,7 +521,7 @@ class Arguments:
 
     def call(self, kernel_launch, number):
         self.expected.append(number)
-        kernel_launch(number, number, number, number, float(number), 0.0, number)
+        kernel_launch((number, number, number, number, float(number), 0.0), number)
         self.expected.pop()
 
     def check(self, config, function, parameters, extra_address):
@@ -677,8 +677,8 @@ def test_a_graph_keeps_the_workspace_of_a_plan(fake, graph, monkeypatch):
 def test_a_graph_keeps_a_prepared_operand(fake, graph):
     parts = workspace.Workspace(1000, 0)
     series = Series().prepared("memory", parts)
-    series(*CALL, stream=5)
-    series(*CALL, stream=1)
+    series(CALL, stream=5)
+    series(CALL, stream=1)
     assert fake.calls.count("cuGraphRetainUserObject") == 1
     del series, parts
     assert freed(fake) == 0
@@ -698,7 +698,7 @@ def test_nothing_is_launched_in_a_graph_that_cannot_keep_its_memory(fake, graph,
         fake.cuUserObjectCreate = lambda *arguments: (OUT_OF_MEMORY, None)
     fake.fails = {function: OUT_OF_MEMORY}
     with pytest.raises(errors.LaunchError, match="graph cannot keep"):
-        series(*CALL, stream=5)
+        series(CALL, stream=5)
     assert series.launched == []
 
 
@@ -730,7 +730,7 @@ def hoarders(fake, monkeypatch):
 
 ALLOCATIONS = {
     "cuMemAlloc": lambda: workspace.Workspace(1000, 0),
-    "cuMemAllocFromPoolAsync": lambda: Series()(*CALL, stream=0),
+    "cuMemAllocFromPoolAsync": lambda: Series()(CALL, stream=0),
     "cuMemAllocAsync": lambda: host.DeviceCopy(np.ones(3), 0, 0).__enter__(),
 }
 

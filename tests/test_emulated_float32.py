@@ -94,7 +94,7 @@ def test_the_validity_check(home, a_status, b_status, k, flag):
     sizes = check_arguments(k, len(a_status), len(b_status))
     launch = launch_kernel(file_spec(validity_check, sizes), sizes, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
-    launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
+    launch((*(pointer_of(found),) * 4, 0, 0, *extra), 0)
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (flag, 7 + flag)
 
 

@@ -220,7 +220,7 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
         flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(np.full(size, 7.0))
         extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
         pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
-        launch(*pointers, 0.5, 2.0, 0, tuple(extra))
+        launch((*pointers, 0.5, 2.0, *extra), 0)
         if has_failed:
             assert (home.fetch(out) == 7).all()
     exact = np.array([[float(x) for x in row] for row in integers])
@@ -259,7 +259,7 @@ def test_reconstruction_mirrors_the_lower_triangle(home, n, triangle, beta):
             flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(before)
             extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
             pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
-            launch(*pointers, 2.0, beta, 0, tuple(extra))
+            launch((*pointers, 2.0, beta, *extra), 0)
             if has_failed:
                 assert (home.fetch(out) == before).all()
         expected = exact + (1000 * rows + cols if epilogue else 0)
@@ -278,7 +278,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
         sent, memory = home.send(x), home.send(np.zeros(parts.size, np.uint8))
         base = pointer_of(memory)
         splitting = Program((parts.step(A, OUT),)).bind(arch, 0)
-        splitting(*(pointer_of(sent),) * 3, base, 0, 0, 0)
+        splitting((*(pointer_of(sent),) * 3, base, 0, 0), 0)
         lines = home.fetch(memory)[: parts.part_items].view(np.int8)
         stored[name] = lines.reshape(count, parts.sizes.m, -1)[..., :k].astype(np.int64)
         factors += parts.factors(base)
@@ -293,7 +293,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
     flag = home.send(np.zeros(1, np.int32))
     launch = reconstruction_step(problem, ()).bind(arch, 0)
     extra = pointer_of(sent), sent.size, *factors, pointer_of(flag), 1
-    launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
+    launch((*(pointer_of(out),) * 4, 1.0, 0.0, *extra), 0)
     bits = residue_model.operand_bits(count, k)
     expected = residue_model.residue_product(scale_rows(a, bits), scale_rows(b.T, bits), count)
     np.testing.assert_array_equal(home.fetch(out), expected)

@@ -112,10 +112,10 @@ def test_parts_are_made_once_where_b_is_the_transpose_of_a(monkeypatch, scheme):
     same, a = replace(rows, b=rows.a.transposed(), triangle="both"), 512
     for problem, b, copies in ((same, a, 1), (same, 1024, 2), (rows, a, 2)):
         lowered = lower_product(implementation, problem, config, H200)
-        calls = [*ProgramLaunch(lowered, H200.arch, 0)._calls(a, b, 0, 0, 1.0, 0.0, 0)]
-        places = {operands[0] for step, _, operands in calls if step.makes}
+        calls = [*ProgramLaunch(lowered, H200.arch, 0)._calls((a, b, 0, 0, 1.0, 0.0), 0)]
+        places = {values[6] for step, values in calls if step.makes}
         assert len(places) == copies
-        (product,) = (values for step, values, _ in calls if step.spec.config is config)
+        (product,) = (values for step, values in calls if step.spec.config is config)
         assert places == {*product[:2]}
 
 

@@ -336,7 +336,7 @@ def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
     maker = making.bind(device_facts(0).arch, 0)
     address = (lambda x: x.ctypes.data) if simulator_enabled() else (lambda x: x.data.ptr)
     arrays = [number for x in (sent, table, scalars) for number in (address(x), x.size)]
-    maker(0, 0, 0, 0, 3.0, 2.0, 0, (*arrays, tile_m, tile_n))
+    maker((0, 0, 0, 0, 3.0, 2.0, *arrays, tile_m, tile_n), 0)
     table, scalars = home.fetch(table), home.fetch(scalars)
 
     axes = {"m": ("a row", "c row", "out row"), "n": ("b col", "c col", "out col")}

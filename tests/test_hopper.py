@@ -32,7 +32,7 @@ def run(hopper):
         problem = replace(contiguous_problem(dtype, TILE, TILE, 32), **changes)
         out = hopper.full(out_items, np.nan, np.float32)
         launch = KernelLaunch(kernel, problem, 1, 0, maps or (None, None))
-        launch(a.data.ptr, b.data.ptr, 0, out.data.ptr, 1, 0, 0)
+        launch((a.data.ptr, b.data.ptr, 0, out.data.ptr, 1, 0), 0)
         return out.get()
 
     return run

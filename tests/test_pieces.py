@@ -149,8 +149,8 @@ class Recorded:
         self.calls = []
 
     def __call__(self, spec, problem, blocks):
-        def launch(a, b, c, out, alpha, beta, stream, operands=()):
-            self.calls.append((problem, blocks, a, b, c, out))
+        def launch(call, stream):
+            self.calls.append((problem, blocks, *call[:4]))
 
         return launch
 

@@ -153,8 +153,8 @@ def calls_of(monkeypatch, configs_of_a_gpu):
         launch = ProgramLaunch(made, H200.arch, 0)
         if prepared:
             launch = launch.prepared(*prepared)
-        found = launch._calls(*(CALL | changes).values(), 2**20, *operands)
-        return [(step.spec.module.rpartition(".")[2], *values) for step, values, _ in found]
+        found = launch._calls((*(CALL | changes).values(), *operands), 2**20)
+        return [(step.spec.module.rpartition(".")[2], *values[:6]) for step, values in found]
 
     return calls
 

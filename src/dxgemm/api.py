@@ -135,19 +135,16 @@ def gemm(
 
 def _run(prepared: tuple[Any, ...]) -> Any:
     """Launch what `prepare` made of a call, and return its result."""
-    (
-        launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, operands, stream,
-        result, anchor, library, ordered, route,
-    ) = prepared  # fmt: skip
+    launch, call, stream, result, anchor, library, ordered, route = prepared
     if stream is None:
         stream = library.current_stream(anchor)
     if not ordered:
         if launch is not None:
-            launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
+            launch(call, stream)
         return result
     if launch is not None:
         with in_order(ordered, route.ordinal, stream):
-            launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
+            launch(call, stream)
     return finished(result)
 
 

@@ -36,6 +36,7 @@ from dxgemm.lower.group_offsets import OFFSET_DTYPES, bind_group
 from dxgemm.lower.grouped import needs_later
 from dxgemm.lower.indexed_rows import IndexedRows
 from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.kernel_arguments import Call
 from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
@@ -141,16 +142,15 @@ class GroupByOffsets(Group):
             self.bind()()
             return
         launch = self._launch()
-        arguments, operands = self._arguments()
-        self._queue(lambda stream: launch(*arguments, stream, operands=operands))
+        call = self._call()
+        self._queue(lambda stream: launch(call, stream))
 
     def bind(self) -> Callable[[], None]:
         if self._is_empty:
             return in_turn([])
         if self._is_one_by_one:
             return lambda: in_turn(self._one_by_one())()  # by the offsets of that time
-        arguments, operands = self._arguments()
-        launch = self._launch().fixed(*arguments, operands=operands)
+        launch = self._launch().fixed(self._call())
         return lambda: self._queue(launch)
 
     def _launch(self) -> Launch:
@@ -161,17 +161,15 @@ class GroupByOffsets(Group):
         with launching_on(self._current_stream()):
             return bind_group(*group, self._ordinal)
 
-    def _arguments(self) -> tuple[tuple[int, int, int, int, float, float], tuple[Any, ...]]:
-        """Arguments of the launch before the stream, and those after it (see `bind_group`)."""
+    def _call(self) -> Call:
+        """Arguments of the launch: see `bind_group`."""
         first, second = ("b", "a") if self._problem.is_transposed else ("a", "b")
         added = self._operands.get("c", self._anchor)
         operands = self._operands[first], self._operands[second], added, self._anchor
-        a_pointer, b_pointer, c_pointer, out_pointer = (operand.pointer for operand in operands)
-        arguments = a_pointer, b_pointer, c_pointer, out_pointer, *self._factors
         after = self._indices
         if self._epilogue:
             after += kernel_operands(self._epilogue.values, self._strides)
-        return arguments, after
+        return *(operand.pointer for operand in operands), *self._factors, *after
 
     def _one_by_one(self) -> list[Callable[[], None]]:
         """Calls of `gemm`, with the offsets as they are now; for operands in host memory."""

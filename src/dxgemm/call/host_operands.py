@@ -13,6 +13,7 @@ from typing import Any
 from dxgemm.call.epilogue import CallEpilogue, kernel_operands
 from dxgemm.call.route import Route
 from dxgemm.errors import LaunchError
+from dxgemm.problem.kernel_arguments import Call
 from dxgemm.runtime.arrays import HOST, Library, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.host import DeviceCopy
@@ -56,17 +57,7 @@ class HostLaunch:
         self._route = route.on_device
         self._epilogue = epilogue
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
+    def __call__(self, call: Call, stream: int) -> None:
         """Upload, run and download; the addresses of the copies replace those that are passed."""
         if is_captured(stream):
             names = ", ".join(sorted(self._host_views))
@@ -75,6 +66,8 @@ class HostLaunch:
                 "pass an array on the GPU."
             )
         route, target = self._route, self._target
+        *_, alpha, beta = call[:6]
+        operands: tuple[Any, ...] = ()
         with ExitStack() as stack:
             pointers = dict(self._pointers)
             written_copies: list[DeviceCopy] = []
@@ -92,9 +85,8 @@ class HostLaunch:
             if self._epilogue is not None:
                 values = self._epilogue.moved(pointers)
                 operands = kernel_operands(values, route.epilogue_strides)
-            route.launch(
-                pointers[first], pointers[second], addend, written, alpha, beta, stream, operands
-            )
+            addresses = pointers[first], pointers[second], addend, written
+            route.launch((*addresses, alpha, beta, *operands), stream)
             for copy in written_copies:
                 copy.download()
 
@@ -116,14 +108,5 @@ class HostLaunch:
             return asked.reads_c
         return not self._is_written(name)
 
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
-        return lambda stream: self(a, b, c, out, alpha, beta, stream)
+    def fixed(self, call: Call) -> Callable[[int], None]:
+        return lambda stream: self(call, stream)

@@ -54,9 +54,7 @@ def prepare(
 
     Returns:
         launch: launch to call; None if nothing is launched.
-        a, b, c, out: pointers, in the kernels' orientation.
-        alpha, beta: scalars as the kernel takes them.
-        operands: operands of the epilogue as the kernel takes them.
+        call: what the launch takes, in the kernels' orientation.
         stream: the caller's handle; None for the current stream of `library`.
         result: the array that is written, or the results of a reduction.
         anchor, library: an array whose library decides on the stream, and that library.
@@ -186,22 +184,20 @@ def prepare(
             launch = HostLaunch(route, arrays, addresses, library_a, call_epilogue)
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
-    return (
-        launch, a_pointer, b_pointer, c_pointer, target, alpha, beta, operands, stream,
-        result, anchor, library, ordered, route,
-    )  # fmt: skip
+    call = a_pointer, b_pointer, c_pointer, target, alpha, beta, *operands
+    return launch, call, stream, result, anchor, library, ordered, route
 
 
 class Bound:
     """Prepared call with its arguments packed once, to be run many times."""
 
     def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
-        launch, *arguments, stream, result, anchor, library, ordered, route = prepared
+        launch, call, stream, result, anchor, library, ordered, route = prepared
         self.route: Route = route
         self.result = result
         self._anchor = anchor
         self._operands = operands  # kept alive: the launch holds their addresses
-        self._launch = None if launch is None else launch.fixed(*arguments)
+        self._launch = None if launch is None else launch.fixed(call)
         self._stream = stream
         self._current_stream = library.current_stream
         self._ordered = ordered

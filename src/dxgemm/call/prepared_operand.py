@@ -103,5 +103,5 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     keep_in_graph(handle, memory)
     ordered = [(library, b)] if library.always_ordered else []
     with in_order(ordered, layout.device, handle):
-        launch(pointer, pointer, pointer, memory.pointer, 0, 0, handle)
+        launch((pointer, pointer, pointer, memory.pointer, 0, 0), handle)
     return PreparedOperand(b, precision, memory)

@@ -95,7 +95,7 @@ def multiply(arrays: dict[str, Array], options: Options, ordinal: int, stream: i
         if route.is_transposed:
             a, b = b, a
         alpha, beta = kernel_scalars(route, options.alpha, options.beta)
-        route.launch(a, b, c, out, alpha, beta, stream)
+        route.launch((a, b, c, out, alpha, beta), stream)
 
 
 def parts(arrays: dict[str, Array]) -> list[dict[str, Array]]:

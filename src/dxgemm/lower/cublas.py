@@ -12,6 +12,7 @@ import numpy as np
 from dxgemm.choice.cublas_limits import leading_dimension, operands_of
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.problem.dtypes import COMPLEX_PARTS
+from dxgemm.problem.kernel_arguments import Call
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device
@@ -82,29 +83,11 @@ class CublasLaunch:
             1,
         )
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
-        self.fixed(a, b, c, out, alpha, beta)(stream)
+    def __call__(self, call: Call, stream: int) -> None:
+        self.fixed(call)(stream)
 
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
+    def fixed(self, call: Call) -> Callable[[int], None]:
+        a, b, _, out, alpha, beta = call
         problem = self._problem
         if problem.dtype == "int8" and not {alpha, beta} <= {0, 1}:
             raise UnsupportedProblemError(

@@ -19,7 +19,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.kernel_arguments import KernelArguments
+from dxgemm.problem.kernel_arguments import Call, KernelArguments
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, refuse_large
 from dxgemm.runtime.device import device_facts
@@ -82,19 +82,19 @@ class GroupTable:
 
     def launch(self, address: int, stream: int) -> None:
         """Queue the kernel, with the table at an address."""
-        self._launch(0, 0, 0, 0, *self._scalars, stream, self._operands(address))
+        self._launch(self._call(address), stream)
 
     def fixed(self, address: int) -> Any:
         """Bind the launch to a table at an address; only the stream is left to pass."""
-        return self._launch.fixed(0, 0, 0, 0, *self._scalars, self._operands(address))
+        return self._launch.fixed(self._call(address))
 
-    def _operands(self, address: int) -> tuple[int, ...]:
-        """Address and size of each array."""
+    def _call(self, address: int) -> Call:
+        """The factors, then address and size of each array."""
         operands: list[int] = []
         for array in self._arrays:
             operands += [address, array.size]
             address += array.nbytes
-        return tuple(operands)
+        return 0, 0, 0, 0, *self._scalars, *operands
 
 
 def kernel_file(dtype: str) -> Any:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
 
+# What a launch takes: addresses of a, b, c and out; alpha and beta; the epilogue's arguments.
+Call = tuple[Any, ...]
 # Strides and sizes of the memory that a kernel may use of an operand, by its name.
 Extents = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 

@@ -14,42 +14,20 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
-from dxgemm.problem.kernel_arguments import Arguments
+from dxgemm.problem.kernel_arguments import Arguments, Call
 from dxgemm.runtime.capture import launch_is_captured
 from dxgemm.runtime.device import refuse_foreign_context
 from dxgemm.runtime.nvtx import RangedLaunch, ranges_enabled
 
 
 class Launch(Protocol):
-    """Implementation bound to one problem.
+    """Implementation bound to one problem."""
 
-    a, b, c and out are addresses, streams raw handles, `operands` the arguments of the epilogue.
-    """
+    def __call__(self, call: Call, stream: int) -> None:
+        """Queue the work on a stream, a raw handle, and return."""
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
-        """Queue the work on a stream and return."""
-
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
-        """Pack all arguments but the stream, for many quick calls."""
+    def fixed(self, call: Call) -> Callable[[int], None]:
+        """Pack a call, for many quick launches on any stream."""
 
 
 def launch_kernel(

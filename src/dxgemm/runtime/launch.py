@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary, finalize
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError
-from dxgemm.problem.kernel_arguments import Arguments
+from dxgemm.problem.kernel_arguments import Arguments, Call
 from dxgemm.runtime.capture import launch_is_captured, outside_capture
 from dxgemm.runtime.device import (
     current_device,
@@ -242,20 +242,8 @@ class KernelLaunch:
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
         self._submit = _submit_on(ordinal)
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
+    def __call__(self, call: Call, stream: int) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
-
-        `operands` are the epilogue arguments, if the problem has an epilogue.
 
         Raises:
             LaunchError: the driver refused the launch.
@@ -268,7 +256,7 @@ class KernelLaunch:
         if arguments is None:
             arguments = self._new_arguments()
         try:
-            self._set_arguments(arguments, a, b, c, out, alpha, beta, operands)
+            self._set_arguments(arguments, call)
             arguments.fields.stream = stream
             if self._lease is not None:
                 keep_in_graph(stream, self._lease)
@@ -279,40 +267,21 @@ class KernelLaunch:
         finally:
             idle.append(arguments)
 
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
+    def fixed(self, call: Call) -> Callable[[int], None]:
         """Pack all arguments but the stream in memory of its own, for many quick calls."""
         maps = self._tensor_maps.maps if self._tensor_maps else ()
         launch = KernelLaunch(
             self._kernel, self._problem, self._blocks, self._ordinal, maps, is_alone=True
         )
         (arguments,) = launch._idle
-        launch._set_arguments(arguments, a, b, c, out, alpha, beta, operands)
+        launch._set_arguments(arguments, call)
         return launch._queue_again(arguments)
 
     def _new_arguments(self) -> _Arguments:
         maps_size = self._tensor_maps.size if self._tensor_maps else 0
         return _Arguments(self._kernel, self._problem, self._ordinal, maps_size)
 
-    def _set_arguments(
-        self,
-        arguments: _Arguments,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...],
-    ) -> None:
+    def _set_arguments(self, arguments: _Arguments, call: Call) -> None:
         buffer = arguments.buffer
         if arguments.owner is not self:
             arguments.owner = None  # while they are written: an interrupt may come between
@@ -320,11 +289,11 @@ class KernelLaunch:
             fields = arguments.fields
             fields.grid_x, fields.grid_y = self._blocks, self._slices
             arguments.owner = self
-        self._pack(buffer, 0, a, b, c, out, alpha, beta)
+        self._pack(buffer, 0, *call[:CALL_PARAMETERS])
         if self._pack_operands:
-            self._pack_operands(buffer, self._operands, *operands)
+            self._pack_operands(buffer, self._operands, *call[CALL_PARAMETERS:])
         if self._tensor_maps:
-            buffer[arguments.maps :] = self._tensor_maps.encode(a, b)
+            buffer[arguments.maps :] = self._tensor_maps.encode(*call[:2])
 
     def _queue_again(self, arguments: _Arguments) -> Callable[[int], None]:
         """Function that queues the kernel with its arguments as they are; it looks nothing up."""

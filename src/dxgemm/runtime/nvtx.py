@@ -31,13 +31,13 @@ class RangedLaunch:
         self._launch = launch
         self._range = partial(_range_maker(), f"{spec}: {sizes}{batch}")
 
-    def __call__(self, *arguments: Any, **named: Any) -> None:
+    def __call__(self, call: Any, stream: int) -> None:
         with self._range():
-            self._launch(*arguments, **named)
+            self._launch(call, stream)
 
-    def fixed(self, *arguments: Any, **named: Any) -> Callable[[int], None]:
-        """Pack all arguments but the stream, as `Launch.fixed` does."""
-        queue: Callable[[int], None] = self._launch.fixed(*arguments, **named)
+    def fixed(self, call: Any) -> Callable[[int], None]:
+        """Pack a call, as `Launch.fixed` does."""
+        queue: Callable[[int], None] = self._launch.fixed(call)
 
         def queue_in_range(stream: int) -> None:
             with self._range():

@@ -6,7 +6,7 @@ buffers of one workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dxgemm.compiler import KernelSpec
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.fusion import Fusion
-from dxgemm.problem.kernel_arguments import Arguments
+from dxgemm.problem.kernel_arguments import Arguments, Call
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import fallback_counter
 from dxgemm.runtime.graphs import keep_in_graph
@@ -189,9 +189,9 @@ class Program:
 class ProgramLaunch:
     """Launch of a program.
 
-    The values of a call are a frame: a, b, c, out, alpha, beta, the address of the workspace, the
-    epilogue arguments, and what is made of these. Each step knows the places of its own. The
-    workspace is borrowed for each call; `fixed` has one of its own.
+    The values of a call are a frame: the call itself, the address of the workspace, and what is
+    made of these. Each step knows the places of its own. The workspace is borrowed for each call;
+    `fixed` has one of its own.
 
     Attributes:
         offsets: of the buffers in the workspace.
@@ -233,50 +233,31 @@ class ProgramLaunch:
         launch._lay_out({name: memory})
         return launch
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
+    def __call__(self, call: Call, stream: int) -> None:
         if self._is_by_parts:  # of small complex matrices, where each microsecond shows
-            operands += beta.real, beta.imag
+            a, b, c, out, alpha, beta, *operands = call
             _, launch = self._bound[0]
-            launch(a, b, c, out, alpha.real, alpha.imag, stream, operands)
+            factors = alpha.real, alpha.imag
+            launch((a, b, c, out, *factors, *operands, beta.real, beta.imag), stream)
             return
         if self._prepared:
             keep_in_graph(stream, *self._prepared.values())
         with borrowed(self._size, self._ordinal, stream) if self._size else _NO_WORKSPACE as base:
-            for launch, values, extra in self._calls(a, b, c, out, alpha, beta, base, *operands):
-                launch(*values, stream, extra)
+            for launch, values in self._calls(call, base):
+                launch(values, stream)
 
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
+    def fixed(self, call: Call) -> Callable[[int], None]:
         memory = [*self._prepared.values()]
         if self._size:
             memory.append(Workspace(self._size, self._ordinal))
         base = memory[-1].pointer if self._size else 0
-        calls = self._calls(a, b, c, out, alpha, beta, base, *operands)
-        launches = [launch.fixed(*values, extra) for launch, values, extra in calls]
+        launches = [launch.fixed(values) for launch, values in self._calls(call, base)]
         return FixedLaunch(memory, launches)
 
-    def _calls(self, *call: Any) -> Iterator[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
-        """Yield launches in order, with their arguments and epilogue arguments."""
-        frame = [*call[: self._count]]
-        frame += [change if place is None else change(call[place]) for place, change in self._made]
+    def _calls(self, call: Call, base: int) -> Iterator[tuple[Launch, Call]]:
+        """Yield launches in order, with their calls; `base` is the address of the workspace."""
+        frame = [*call[: self._count], base]
+        frame += [x if place is None else x(frame[place]) for place, x in self._made]
         for step in self._steps:
             if step.is_complex not in (None, type(frame[step.number]) is complex):
                 continue
@@ -285,7 +266,7 @@ class ProgramLaunch:
                 for place, other in step.shared:
                     frame[place] = frame[other]
                 continue
-            yield step.launch, values, step.operands(frame)
+            yield step.launch, values
 
 
 _NO_WORKSPACE = nullcontext(0)
@@ -295,7 +276,7 @@ class _Frame:
     """Places of the values of a program in the frame of a call.
 
     Attributes:
-        count: values that a call gives, of those in front of the frame.
+        count: values of the call in it, which are the first; the workspace's address follows.
         made: how the others are made: of which place and by which function; or None and a constant.
     """
 
@@ -305,13 +286,12 @@ class _Frame:
         """Take the offsets of buffers in the workspace, and the addresses of other ones."""
         self._offsets, self._addresses = offsets, addresses
         self._places: dict[Symbol, int] = {symbol: place for place, symbol in enumerate(CALL)}
-        self._base = len(CALL)
         values = (v for step in steps for v in (*step.values, *step.operands, *(step.when or ())))
         used = [value for value in values if isinstance(value, Symbol)]
         numbers = (value.name for value in used if isinstance(value.name, int))
         for number in range(max(numbers, default=-1) + 1):
-            self._places[Symbol(number)] = self._base + 1 + number
-        self.count = len(self._places) + 1
+            self._places[Symbol(number)] = len(CALL) + number
+        self.count = len(self._places)
         self.made: list[tuple[int | None, Any]] = []
         for symbol in used:
             self.place(symbol)
@@ -323,7 +303,7 @@ class _Frame:
         if value not in self._places:
             if value.name in self._offsets:
                 offset = self._offsets[value.name] + value.offset
-                self._places[value] = self._make(self._base, offset.__add__)
+                self._places[value] = self._make(self.count, offset.__add__)
             elif value.name in self._addresses:
                 address = self._addresses[value.name] + value.offset
                 self._places[value] = self._make(None, address)
@@ -332,33 +312,25 @@ class _Frame:
                 self._places[value] = self._make(self._places[Symbol(value.name)], change)
         return self._places[value]
 
-    def getter(self, values: Sequence[Value]) -> Callable[[list[Any]], tuple[Any, ...]]:
-        """Function from a frame to the values of symbols and constants."""
-        places = [*map(self.place, values)]
-        if len(places) > 1:
-            return itemgetter(*places)
-        return lambda frame: tuple([frame[place] for place in places])
-
     def places_of(self, name: Name) -> list[tuple[int, int]]:
         """Offsets from a buffer's address that steps use, and their places."""
         return [(symbol.offset, p) for symbol, p in self._places.items() if symbol.name == name]
 
     def _make(self, place: int | None, change: Any) -> int:
         self.made.append((place, change))
-        return self.count + len(self.made) - 1
+        return self.count + len(self.made)
 
 
 class _BoundStep(NamedTuple):
     """Step with its launch, and where its arguments are in a frame.
 
-    Fields: functions that take the values and the operands out of it; what the number of
-    `Step.when` must be, None without one, and its place; the place of the source of `Step.twin`,
-    and pairs of places, of addresses in this step's buffer and in the twin's.
+    Fields: function that takes its call out of the frame; what the number of `Step.when` must be,
+    None without one, and its place; the place of the source of `Step.twin`, and pairs of places, of
+    addresses in this step's buffer and in the twin's.
     """
 
     launch: Launch
-    values: Callable[[list[Any]], tuple[Any, ...]]
-    operands: Callable[[list[Any]], tuple[Any, ...]]
+    values: Callable[[list[Any]], Call]
     is_complex: bool | None
     number: int
     twin: int
@@ -368,7 +340,7 @@ class _BoundStep(NamedTuple):
     def of(cls, step: Step, launch: Launch, frame: _Frame, may_share: bool) -> _BoundStep:
         """Find the places of a step's arguments."""
         number, is_complex = step.when or (0, None)
-        getters = frame.getter(step.values), frame.getter(step.operands)
+        values = itemgetter(*map(frame.place, (*step.values, *step.operands)))
         source, shared = 0, []
         if step.twin is not None and may_share:
             source = frame.place(step.twin[0])
@@ -376,7 +348,7 @@ class _BoundStep(NamedTuple):
                 (place, frame.place(Symbol(step.twin[1], offset)))
                 for offset, place in frame.places_of(step.makes)
             ]
-        return cls(launch, *getters, is_complex, frame.place(number), source, shared)
+        return cls(launch, values, is_complex, frame.place(number), source, shared)
 
 
 class FixedLaunch:

@@ -18,7 +18,7 @@ from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, MissingPackageError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
-from dxgemm.problem.kernel_arguments import Arguments, Extents, KernelArguments
+from dxgemm.problem.kernel_arguments import Arguments, Call, Extents, KernelArguments
 from dxgemm.problem.layout import Strides, offset_range
 from dxgemm.runtime.capture import first_call
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
@@ -78,17 +78,8 @@ class SimulatedLaunch:
         self._problem = problem
         self._blocks = blocks
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
+    def __call__(self, call: Call, stream: int) -> None:
+        a, b, c, out, alpha, beta, *operands = call
         problem, dtype = self._problem, self._spec.dtype
         config, variant = self._spec.config, self._spec.variant
         with first_call():  # numba may be half imported
@@ -135,19 +126,10 @@ class SimulatedLaunch:
             **(problem.extents if isinstance(problem, KernelArguments) else {}),
         }
 
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
-        return lambda stream: self(a, b, c, out, alpha, beta, stream, operands)
+    def fixed(self, call: Call) -> Callable[[int], None]:
+        return lambda stream: self(call, stream)
 
-    def _epilogue_arguments(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _epilogue_arguments(self, operands: list[Any]) -> tuple[Any, ...]:
         """Epilogue arguments as the kernel takes them."""
         problem, left = self._problem, iter(operands)
         arguments: list[Any] = []
