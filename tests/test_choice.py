@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, product
+from operator import attrgetter
 
 import numpy as np
 import pytest
 from known_devices import A100, H100, H200
+from oracle.kinds import KINDS
 
 import dxgemm
 from dxgemm import epilogues, errors
@@ -45,6 +47,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
+from dxgemm.problem.layout import NO_STRIDES
 from dxgemm.problem.problem import flattened
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads
 
@@ -255,6 +258,25 @@ def test_explain_shows_the_numbers_of_the_choice(made_up_table, monkeypatch):
 
 
 EMPTY = [(0, 5, 5, 1), (5, 0, 5, 1), (5, 5, 0, 1), (0, 0, 0, 1), (5, 5, 5, 0), (0, 5, 5, 3)]
+
+
+def ordered(kind, a_is_col, b_is_col, *sizes):
+    options = {"out_dtype": kind.out_dtype, "precision": kind.precision}
+    rows = contiguous_problem(kind.dtype, *sizes, **options)
+    a, b = (x.transposed() if t else x for x, t in ((rows.a, a_is_col), (rows.b, b_is_col)))
+    return replace(rows, a=a, b=b)
+
+
+@pytest.mark.parametrize("implementation", dxgemm.implementations(), ids=attrgetter("name"))
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_kernel_takes_empty_operands_as_it_takes_others(implementation, kind):
+    for is_col in product((False, True), repeat=2):
+        if implementation.supports(ordered(kind, *is_col, 64, 64, 64)) is not None:
+            continue
+        for sizes in EMPTY:
+            empty = ordered(kind, *is_col, *sizes)
+            for problem in (empty, replace(empty, a=NO_STRIDES, b=NO_STRIDES)):
+                assert implementation.supports(problem) is None, (is_col, sizes)
 
 
 @pytest.mark.parametrize("m, n, k, batch", EMPTY)

@@ -305,12 +305,11 @@ def test_torch(values, a_shape, b_shape):
 
 
 @pytest.mark.gpu
-def test_arrays_that_cannot_be_viewed(cupy):
+def test_arrays_of_numba(cupy):
     from numba import cuda
 
-    vector = cuda.to_device(np.ones(3, "float32"))
-    with pytest.raises(errors.ArrayTypeError, match="cannot be viewed as matrices"):
-        dxgemm.matmul(vector, vector, out=cupy.empty((), "float32"))
+    vector, out = cuda.to_device(np.ones(3, "float32")), cupy.empty((), "float32")
+    assert dxgemm.matmul(vector, vector, out=out) is out and out == 3
     matrix = cuda.to_device(np.ones((3, 3), "float32"))
     assert (dxgemm.matmul(matrix, matrix).copy_to_host() == 3).all()
 

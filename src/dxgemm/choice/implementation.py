@@ -248,6 +248,8 @@ class KernelFile(Implementation):
             return "its threads do not store int8, which the epilogue's results become"
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
+        if problem.is_empty and problem.reduction is None:
+            return None  # nothing is launched: its operands may lie anyhow
         return self.refuses(problem)
 
     @property
