@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 ALIGNMENT_BYTES = 16  # of the base and of every stride but the innermost
@@ -45,7 +46,7 @@ class Operand:
     along_stride: int
     k_stride: int
 
-    @property
+    @cached_property
     def innermost(self) -> str | None:
         """`"k"` (K-major) or `"mn"` (MN-major); None if TMA can read neither."""
         if self._can_be_innermost(self.k, self.k_stride, self.along, self.along_stride):
@@ -97,6 +98,9 @@ class Operand:
         )
 
 
+_operand = lru_cache(maxsize=256)(Operand)  # a choice asks for the same two many times
+
+
 def operand_of(problem: Any, name: str) -> Operand:
     """Operand "a" or "b" of a problem."""
     strides = getattr(problem, name)
@@ -105,7 +109,7 @@ def operand_of(problem: Any, name: str) -> Operand:
         if name == "a"
         else (problem.n, strides.col, strides.row)
     )
-    return Operand(
+    return _operand(
         name, ITEM_BYTES[problem.dtype],
         getattr(problem, f"{name}_alignment"), problem.batch, along, problem.k,
         strides.batch, along_stride, k_stride,
