@@ -45,7 +45,7 @@ def test_candidates_for_contiguous_operands_are_built(configs_of_a_gpu, dtype, d
 def test_kernels_around_real_products_are_built(configs_of_a_gpu, dtype):
     built = {spec for spec, _ in build_tasks([H200.arch], (COMPLEX_PARTS[dtype],), None)}
     for problem in problems(dtype):
-        form = form_of_problem(problem, "", None, H200.arch)
+        form = form_of_problem(problem, "", None, H200)
         specs = lower_complex(form, Program(())).specs if not form.is_direct else []
         for candidate in candidates(form.product, H200).values():
             specs += candidate_specs(form.product, candidate)

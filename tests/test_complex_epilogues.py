@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from test_complex import integers, put
+from test_complex import integers, permitted, put
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
@@ -203,7 +203,7 @@ def test_products_that_are_asked_for(home, precision, conjugate):
     for second in (sent[1], home.send(np.ascontiguousarray(b.T)).T):
         result = dxgemm.gemm(
             sent[0], second, sent[2], 2j, 1, out=home.send(np.zeros_like(c)), conjugate=conjugate,
-            precision=precision, epilogue=epilogues.bias(home.send(b[0])),
+            epilogue=epilogues.bias(home.send(b[0])), **permitted(dtype, precision),
         )  # fmt: skip
         np.testing.assert_array_equal(home.fetch(result), wanted)
 

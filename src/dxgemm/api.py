@@ -85,8 +85,9 @@ def gemm(
             residues (Ozaki scheme II), with as many moduli as keep 53 bits; "emulated14" uses
             fourteen. A validity check on the GPU finds operands for which the bound on the error,
             which `explain` states, does not hold; these are multiplied in the dtype's own
-            arithmetic. "3m", for complex dtypes only, makes three real products in the place of
-            four: the smaller of the result's two parts keeps fewer digits.
+            arithmetic. "3m", for complex dtypes only, permits three real products in the place of
+            four: the smaller of the result's two parts keeps fewer digits. What is permitted is
+            computed where it is predicted to be quicker; with a named kernel, always.
         batch_invariant: True gives each row of the result the same bits, however many rows and
             matrices there are. It excludes reductions, split-K with a workspace, "cublas", and the
             emulated kernels, which check the values of all rows together.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_before
+from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
-from dxgemm.choice.selection import asked_kernel
+from dxgemm.choice.selection import asked_kernel, best_of
 from dxgemm.epilogues.catalogue import magnitude
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import LayoutError, UnsupportedProblemError
+from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.complex_form import (
     ComplexForm,
@@ -90,7 +93,7 @@ def form_of_call(
     layouts: Mapping[str, Layout],
     triangle: str,
     implementation: Any,
-    arch: str,
+    device: DeviceFacts,
 ) -> ComplexForm:
     """Form in which a complex problem is computed, with its triangle.
 
@@ -98,7 +101,7 @@ def form_of_call(
         problem: the complex problem.
         layouts: layouts of the operands by name, as the caller passed them.
         triangle, implementation: as `Route` takes them.
-        arch: architecture of the GPU.
+        device: the GPU.
     """
     if triangle not in ("", "either"):
         triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
@@ -106,15 +109,17 @@ def form_of_call(
     conjugates = [name for name in "ab" if layouts[name].is_conjugate]
     if problem.is_transposed:
         conjugates = ["a" if name == "b" else "b" for name in conjugates]
-    return form_of_problem(problem, "".join(conjugates), implementation, arch)
+    return form_of_problem(problem, "".join(conjugates), implementation, device)
 
 
 def form_of_problem(
-    problem: Problem, conjugates: str, implementation: Any, arch: str
+    problem: Problem, conjugates: str, implementation: Any, device: DeviceFacts
 ) -> ComplexForm:
     """Form in which a complex problem is computed: `direct_form` or `real_form`.
 
-    Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+    Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone. What a
+    precision permits is computed where it is predicted to be quicker than the dtype's own
+    arithmetic.
 
     Raises:
         UnsupportedProblemError: the named kernel cannot compute a triangle.
@@ -129,10 +134,23 @@ def form_of_problem(
                 "result is made of real products."
             )
         return direct_form(problem, conjugates)
-    if implementation is None and _is_direct(problem, arch):
+    if implementation is None and _is_direct(problem, device.arch):
         return direct_form(problem, conjugates)
     is_any = not is_invariant and name != "cublas"
-    return real_form(problem, conjugates, is_any=is_any)
+    form = real_form(problem, conjugates, is_any=is_any)
+    if implementation is not None or problem.precision is None or problem.triangle:
+        return form
+    if device.is_simulated or problem.is_empty:
+        return form
+    own = form_of_problem(replace(problem, precision=None), conjugates, None, device)
+    return min((form, own), key=partial(_predicted_us, device))
+
+
+def _predicted_us(device: DeviceFacts, form: ComplexForm) -> float:
+    """Predicted time of a form: its product by the model, other kernels by the bytes they move."""
+    product = form.product
+    us = best_of(product, device, legal_kernels(product, device)).us or 0.0
+    return us + (form.cost_bytes - product.bytes_moved) / (device.memory_gbytes_per_s * 1e3)
 
 
 def _is_direct(problem: Problem, arch: str) -> bool:

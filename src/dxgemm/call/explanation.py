@@ -444,7 +444,7 @@ def explain_shape(
         problem = pieces[0].problem
     form = None
     if dtype in COMPLEX_PARTS:
-        form = form_of_problem(problem, "", asked, device.arch)
+        form = form_of_problem(problem, "", asked, device)
         problem = form.product
     ranking = (rank_for_any_rows if is_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None

@@ -211,9 +211,7 @@ class Route:
             stored = self.problem
             if self.reduction is not None:
                 reduced, stored = self.problem, stored_problem(self.problem)
-            self.complex_form = form_of_call(
-                stored, layouts, triangle, implementation, self.device.arch
-            )
+            self.complex_form = form_of_call(stored, layouts, triangle, implementation, self.device)
             self.problem = self.complex_form.product
             if not self.pieces:
                 self.is_transposed = self.complex_form.problem.is_transposed
@@ -312,9 +310,7 @@ class Route:
             form, computed = None, problem
             is_transposed = problem.is_transposed
             if problem.dtype in COMPLEX_PARTS:
-                form = form_of_call(
-                    problem, self.layouts, "", self.implementation, self.device.arch
-                )
+                form = form_of_call(problem, self.layouts, "", self.implementation, self.device)
                 computed, is_transposed = form.product, form.problem.is_transposed
             candidate = self._choose(computed)
             _, program, _ = self._bind(computed, form, candidate, partial(self._rank, computed))
