@@ -272,12 +272,14 @@ class TestInfo:
     def test_a_slow_toolkit_is_named(self, monkeypatch):
         toolkit = importlib.import_module("dxgemm.compiler.toolkit")
         monkeypatch.setattr(toolkit, "toolkit_versions", lambda: {"nvidia-nvjitlink": "13.5.37"})
-        assert "nvidia-nvjitlink 13.5.37" in invoke_json("info")["warnings"][0]
+        monkeypatch.setattr(info_command, "pipeline_faults", toolkit.pipeline_faults.__wrapped__)
+        assert "not built: nvidia-nvjitlink 13.5.37" in invoke_json("info")["warnings"][0]
 
     def test_packages_newer_than_the_driver_are_named(self, monkeypatch):
         monkeypatch.setattr(info_command, "probe", lambda: GpuStatus(12040, 0, None))
         packages = {"nvidia-nvjitlink": "13.1.115"}
         monkeypatch.setattr(info_command, "_installed_versions", lambda: packages)
+        monkeypatch.setattr(info_command, "pipeline_faults", tuple)
         (warning,) = invoke_json("info")["warnings"]
         assert "only CUDA 12.4" in warning
         assert "dxgemm[cu12]" in warning

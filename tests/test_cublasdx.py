@@ -13,10 +13,11 @@ from known_devices import H200
 from stored_functions import counted_builds, forget
 
 from dxgemm import errors
+from dxgemm.api import build_tasks
 from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
 from dxgemm.choice.registry import find_implementation
-from dxgemm.choice.selection import best_of
-from dxgemm.compiler import kernel_store
+from dxgemm.choice.selection import best_of, choose, rank
+from dxgemm.compiler import kernel_store, toolkit
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
@@ -382,7 +383,7 @@ from dxgemm import errors
 from dxgemm.choice.registry import find_implementation
 from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import build
-build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
+build.pipeline_faults = lambda: ["nvidia-nvjitlink 13.4 is bad"]
 spec = common_specs(find_implementation("pipeline"), ("float64",))[0]
 try:
     build.compile_kernel(spec, "sm_90a")
@@ -392,7 +393,40 @@ except errors.BuildError as error:
 
 
 def test_a_toolkit_known_to_miscompile_is_refused(run_python):
-    assert "nvidia-nvjitlink 13.4 is bad" in run_python(REFUSE_TOOLKIT)
+    assert "nvidia-nvjitlink 13.4 is bad." in run_python(REFUSE_TOOLKIT)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("nvidia-nvjitlink", "13.1.115", "13.2.51"),
+        ("nvidia-nvjitlink-cu12", "12.9.86", "12.9.41"),
+        ("nvidia-cuda-nvcc-cu12", "12.6.85", "12.8.61"),
+        ("nvidia-cuda-nvrtc-cu12", "12.5.82", "12.5.40"),
+    ],
+)
+def test_the_first_release_with_a_fault_is_known(monkeypatch, name, good, bad):
+    monkeypatch.setattr(toolkit, "installed_versions", lambda packages: {})
+    for number, count in ((good, 0), (bad, 1)):
+        monkeypatch.setattr(toolkit, "toolkit_versions", lambda number=number: {name: number})
+        faults = toolkit.pipeline_faults.__wrapped__()
+        assert len(faults) == count and all(f"{name} {number} " in fault for fault in faults)
+
+
+def test_with_a_linker_that_spoils_pipelines_none_is_chosen_or_built(configs_of_a_gpu, monkeypatch):
+    fault = "nvidia-nvjitlink 13.4 is bad"
+    monkeypatch.setattr("dxgemm.choice.implementation.pipeline_faults", lambda: (fault,))
+    names = {"pipeline", "pipeline_tma"}
+    problem = contiguous_problem("int8", 4096, 4096, 4096)
+    ranking = rank(problem, H200)
+    assert not names & {candidate.implementation.name for candidate in ranking.candidates}
+    assert ranking.rejected["pipeline_tma"] == fault
+    assert not names & {spec.implementation for spec, _ in build_tasks([ARCH], ("int8",), None)}
+    for name in names:
+        with pytest.raises(errors.UnsupportedProblemError, match=f"{name}.*{fault}"):
+            choose(problem, H200, name)
+        with pytest.raises(errors.BuildError, match=f"no {name} for {ARCH}: {fault}"):
+            build_tasks([ARCH], ("int8",), (name,))
 
 
 DMMA, LDS, IDLE = 0x0000_0088_9878_723F, 0x0000_0000_C588_7984, 0x0000_003F_3F3F_F290
@@ -443,6 +477,8 @@ print(json.dumps({**dataclasses.asdict(kernel.record), "ptx": kernel.ptx}))
 @pytest.fixture(scope="module")
 def kernel(run_python, once, device_libraries):
     """A kernel built from nothing: NVRTC, NVVM and nvJitLink, no GPU."""
+    if faults := toolkit.pipeline_faults():
+        pytest.skip(faults[0])
     return json.loads(once("pipeline.json", lambda: run_python(BUILD_ONE)))
 
 

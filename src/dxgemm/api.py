@@ -571,7 +571,8 @@ def build_tasks(
     tasks = []
     for name in dict.fromkeys(names):
         for wanted in implementations or ():
-            reason = registry.find_implementation(wanted).runs_on(name)
+            kernel = registry.find_implementation(wanted)
+            reason = kernel.runs_on(name) or kernel.build_fault(name)
             if reason is not None:
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
         specs = ahead.kernel_specs(dtypes, implementations, name)

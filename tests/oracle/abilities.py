@@ -16,7 +16,7 @@ def inability(implementation: Any, kind: str, arch: str) -> str | None:
 
     An implementation that computes float32 for any precision is not tested again with TF32.
     """
-    unfit: str | None = implementation.runs_on(arch)
+    unfit: str | None = implementation.runs_on(arch) or implementation.build_fault(arch)
     if unfit is not None:
         return unfit
     wanted = KINDS[kind]

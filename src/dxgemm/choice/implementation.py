@@ -20,6 +20,7 @@ from dxgemm.compiler import (
     KernelSpec,
     compute_capability,
     find_kernel,
+    pipeline_faults,
 )
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
@@ -152,6 +153,10 @@ class Implementation(ABC):
 
     def runs_on(self, arch: str) -> str | None:
         """Reason why this implementation cannot run on an architecture; None if it can."""
+        return None
+
+    def build_fault(self, arch: str) -> str | None:
+        """Reason why the installed toolkit may not build its kernels; None if it may."""
         return None
 
     @abstractmethod
@@ -425,6 +430,10 @@ class Pipelined(KernelFile):
 
     def commutes(self, problem: Problem) -> bool:
         return False  # nothing is known of the order in which the library adds
+
+    def build_fault(self, arch: str) -> str | None:
+        is_simulated = arch == SIMULATED_DEVICE.arch
+        return None if is_simulated else "; ".join(pipeline_faults()) or None
 
 
 @dataclass(frozen=True, eq=False)

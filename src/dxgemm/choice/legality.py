@@ -87,6 +87,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
         return "a symmetric result is made of its sums by a kernel that takes no int32"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
+    reason = reason or implementation.build_fault(device.arch)
     if reason is not None or not implementation.is_own:
         return reason
     configs = implementation.configs(problem.dtype, device.arch)

@@ -12,7 +12,7 @@ import typer
 import dxgemm
 from dxgemm.cli.kernels import cache_dict, cache_text
 from dxgemm.cli.output import JsonOption, print_json
-from dxgemm.compiler import installed_wheels, toolkit_warnings
+from dxgemm.compiler import installed_wheels, pipeline_faults
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled, version_text
 
 # Some packages have different names with cu12 and cu13.
@@ -28,7 +28,8 @@ def info(as_json: JsonOption = False) -> None:
     """Show GPU, driver, packages with their known faults, wheels of kernels, and the cache."""
     status = probe()
     packages = _installed_versions()
-    warnings = _driver_warnings(status, packages) + toolkit_warnings()
+    warnings = _driver_warnings(status, packages)
+    warnings += [f"cuBLASDx pipelines are not built: {fault}." for fault in pipeline_faults()]
     cached, wheels = dxgemm.cache_info(), installed_wheels()
     if as_json:
         print_json(

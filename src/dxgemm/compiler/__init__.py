@@ -17,7 +17,7 @@ from dxgemm.compiler.kernels import (
 )
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.store import CacheInfo, KernelStore, default_directory
-from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warnings
+from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text, toolkit_versions
 from dxgemm.compiler.wheels import KernelWheel, installed_wheels, kernel_wheel
 
 __all__ = [
@@ -40,8 +40,8 @@ __all__ = [
     "kernel_store",
     "kernel_wheel",
     "obtain_kernel",
+    "pipeline_faults",
     "replace_kernel",
     "toolkit_text",
     "toolkit_versions",
-    "toolkit_warnings",
 ]

@@ -17,7 +17,7 @@ from dxgemm.compiler.locks import numba_lock
 from dxgemm.compiler.quick_numba import collector_paused, short_builds
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
-from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
+from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text
 from dxgemm.errors import BuildError, DxgemmError, EpilogueError, MissingPackageError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import scalar_dtype
@@ -194,8 +194,8 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> 
     Kernel and functions are linked as LTO-IR, so that the functions are inlined and their arguments
     stay in registers.
     """
-    if faults := toolkit_warnings():
-        raise BuildError(f"{spec} is not built with this toolkit: {' '.join(faults)}")
+    if faults := pipeline_faults():
+        raise BuildError(f"{spec} is not built with this toolkit: {'; '.join(faults)}.")
     functions = declared.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
 
     def make_kernel() -> Any:

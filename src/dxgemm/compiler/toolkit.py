@@ -1,4 +1,4 @@
-"""Installed CUDA compiler packages, with warnings of those that are known to be bad."""
+"""Installed CUDA compiler packages, and faults of those that are known to spoil kernels."""
 
 from __future__ import annotations
 
@@ -40,32 +40,26 @@ def toolkit_text() -> str:
     return ", ".join(f"{name} {number}" for name, number in toolkit_versions().items())
 
 
-def toolkit_warnings() -> list[str]:
-    """Known faults of the installed packages, one sentence each.
+@cache
+def pipeline_faults() -> tuple[str, ...]:
+    """Reasons not to build cuBLASDx pipelines with the installed packages; other kernels are built.
 
-    Source: cubins of one float64 pipeline kernel compared over nvJitLink releases, and NVIDIA's
-    cuBLASDx release notes for the miscompiling toolkits.
+    Source: cubins of pipelines compared over nvJitLink releases (docs/cublasdx.md has a program),
+    and NVIDIA's cuBLASDx release notes for the miscompiling toolkits.
     """
-    warnings = []
-    for name, number in toolkit_versions().items():
+    faults = []
+    for name, number in (toolkit_versions() | installed_versions((NVRTC,))).items():
         release = tuple(int(part) for part in re.findall(r"\d+", number)[:3])
-        if "nvjitlink" in name and release >= (13, 2):
-            warnings.append(
-                f"{name} {number} can place a pipeline kernel's accumulator in local memory, at a "
-                "third of the speed; install nvidia-nvjitlink>=13.0,<13.2."
+        if name == "nvidia-nvjitlink" and release >= (13, 2):
+            faults.append(
+                f"{name} {number} places large sums of cuBLASDx pipelines in local memory, at a "
+                "third of the speed; pip install 'dxgemm[cu13]' 'nvidia-nvjitlink<13.2'"
             )
-        if name in ("nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12") and (12, 8) <= release < (
-            12,
-            9,
-            1,
-        ):
-            warnings.append(
+        elif name in NVRTC and (12, 4) <= release < (12, 5, 82):
+            faults.append(f"{name} {number} cannot compile cuBLASDx; install 12.9.1 or newer")
+        elif name.endswith("-cu12") and (12, 8) <= release < (12, 9, 86):
+            faults.append(
                 f"{name} {number} belongs to a CUDA release (12.8.0 to 12.9.0) documented to "
-                "miscompile cuBLASDx kernels; install 12.9.1 or newer."
+                "miscompile cuBLASDx kernels; install 12.9.1 or newer"
             )
-    warnings += [
-        f"{name} {number} cannot compile cuBLASDx; install a newer one."
-        for name, number in installed_versions((NVRTC,)).items()
-        if re.match(r"12\.4\.|12\.5\.0\b", number)
-    ]
-    return warnings
+    return tuple(faults)

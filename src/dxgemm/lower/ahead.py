@@ -34,7 +34,7 @@ def kernel_specs(
     """List the kernels of products, of named implementations or of the automatic ones.
 
     Those of complex dtypes are named themselves or by their parts. With an architecture, the
-    kernels that its GPUs cannot launch are left out.
+    kernels that its GPUs cannot launch, or the toolkit may not build, are left out.
     """
     asked = (
         IMPLEMENTATIONS if implementations is None else map(find_implementation, implementations)
@@ -42,7 +42,8 @@ def kernel_specs(
     wanted = [
         (file, dtype)
         for file in asked
-        if isinstance(file, KernelFile) and (arch is None or file.runs_on(arch) is None)
+        if isinstance(file, KernelFile)
+        if arch is None or (file.runs_on(arch) or file.build_fault(arch)) is None
         for dtype in dtypes
         if implementations is not None or file.is_automatic(arch)
     ]
