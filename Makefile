@@ -38,6 +38,8 @@ PYTEST_ARGS ?= --numprocesses $(PROCESSES) --maxprocesses 8 --dist worksteal
 BIN := .venv/bin
 ARCH := sm_90a
 INSTALLED := .venv/installed-$(EXTRA)
+# Compilers of the oldest toolkit, beside the newest: tests build kernels with both.
+OLDEST := $(if $(filter cu13%,$(EXTRA)),nvidia-nvvm==13.0.* nvidia-nvjitlink==13.0.*)
 
 .PHONY: installed run test lint bench sanitize soak docs wheels clean
 
@@ -91,4 +93,7 @@ $(INSTALLED): pyproject.toml
 	@echo "Installing dxgemm[$(EXTRA),dev] into .venv; GPU: $(GPU)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(EXTRA),dev]'
+	rm -rf .venv/oldest
+	$(if $(OLDEST),$(BIN)/python -m pip install --quiet --no-compile --no-deps \
+		--target .venv/oldest $(OLDEST:%='%'))
 	touch $@
