@@ -44,15 +44,15 @@ def toolkit_text() -> str:
 def pipeline_faults() -> tuple[str, ...]:
     """Reasons not to build cuBLASDx pipelines with the installed packages; other kernels are built.
 
-    Source: cubins of pipelines compared over nvJitLink releases (docs/cublasdx.md has a program),
-    and NVIDIA's cuBLASDx release notes for the miscompiling toolkits.
+    Source: cubins of one float64 pipeline kernel compared over nvJitLink releases, and NVIDIA's
+    cuBLASDx release notes for the miscompiling toolkits.
     """
     faults = []
     for name, number in (toolkit_versions() | installed_versions((NVRTC,))).items():
         release = tuple(int(part) for part in re.findall(r"\d+", number)[:3])
         if name == "nvidia-nvjitlink" and release >= (13, 2):
             faults.append(
-                f"{name} {number} places large sums of cuBLASDx pipelines in local memory, at a "
+                f"{name} {number} can place sums of cuBLASDx pipelines in local memory, at a "
                 "third of the speed; pip install 'dxgemm[cu13]' 'nvidia-nvjitlink<13.2'"
             )
         elif name in NVRTC and (12, 4) <= release < (12, 5, 82):
