@@ -20,7 +20,7 @@ from numba.cuda.simulator import kernelapi
 
 from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
 from dxgemm.problem.layout import offset_range
-from dxgemm.runtime.turn_taking import TurnTakingThread, on_one_core
+from dxgemm.runtime.turn_taking import TurnTakingBlock, TurnTakingThread, reused_threads
 
 MOST_ROUNDS = 100_000  # turns of all threads, before they count as waiting for each other
 FIRST_ROUNDS, FIRST_READS = 2, 3000  # turns, and elements read, that show how a long loop begins
@@ -142,53 +142,60 @@ class SparseOperand:
 
 
 class _Thread(TurnTakingThread):
-    """Thread whose barriers wait for all threads, however many turns these need."""
+    """Thread whose barriers wait for all threads, however many turns these need.
+
+    Attributes:
+        calls: exchanges with its warp.
+        turns: turns that it has passed on.
+    """
+
+    def begin(self, block: Any, point: tuple[int, ...]) -> None:
+        super().begin(block, point)
+        self.calls = self.turns = 0
 
     def pass_turn(self) -> None:
+        self.turns += 1
+        if self.turns >= self._manager.most_rounds:
+            raise Enough("threads wait for each other")
         super().syncthreads()
 
     def syncthreads(self) -> None:
         self._manager.meet("block", None)
 
 
-class Block:
-    """A block that runs: its threads take turns, and meet at barriers."""
+class Block(TurnTakingBlock):
+    """A block that runs: its threads take turns, and meet at barriers.
+
+    Attributes:
+        most_rounds: turns of a thread.
+        phases: number, arrivals and expected arrivals of mbarriers.
+    """
 
     now: Block
+    thread_type = _Thread
 
-    def __init__(self, function: Any, grid: tuple[int, ...], threads: int) -> None:
-        self._function, self._grid_dim = function, grid
-        self._block_dim, self._f, self.block_state = (threads, 1, 1), function, None
-        self._debug = False
-        self.running: list[_Thread] = []
+    def __init__(
+        self, function: Any, grid: tuple[int, ...], threads: int, most_rounds: int
+    ) -> None:
+        super().__init__(function, grid, (threads, 1, 1), False)
+        self.most_rounds = most_rounds
+        self._living = threads
         self._barriers: dict[Any, list[int]] = {}
         self._exchanges: dict[Any, list[Any]] = {}
-        self.phases: dict[int, list[int]] = {}  # of mbarriers: number, arrivals, expected
+        self.phases: dict[int, list[int]] = {}
 
-    def run(self, point: tuple[int, ...], arguments: tuple[Any, ...], most_rounds: int) -> None:
-        """Run all threads to their end, in turns, of which there are no more than so many."""
+    def run(self, grid_point: tuple[int, ...], *args: Any) -> None:
+        """Run all threads to their end, or until it is `Enough` of a long loop."""
         Block.now = self
-        self.running = [
-            _Thread(lambda: self._function(*arguments), self, point, (x, 0, 0), False)
-            for x in range(self._block_dim[0])
-        ]
-        for thread in self.running:
-            thread.calls = 0
-            thread.start()
-        failed, rounds = None, 0
-        while self.running:
-            rounds += 1
-            for thread in self.running:
-                thread.abort = failed is not None or rounds > most_rounds
-                thread.take_turn()
-                if thread.exception and failed is None:
-                    failed = thread
-            self.running = [thread for thread in self.running if not thread.is_finished]
-        if failed is not None:
-            error, traceback = failed.exception
-            is_enough = isinstance(error, Enough) or rounds > most_rounds == FIRST_ROUNDS
-            if not is_enough:
-                raise error.with_traceback(traceback)
+        try:
+            super().run(grid_point, *args)
+        except Enough:
+            if self.most_rounds == MOST_ROUNDS:
+                raise
+
+    def run_thread(self, thread: Any) -> None:
+        super().run_thread(thread)
+        self._living -= 1
 
     def meet(self, name: Any, members: int | None) -> None:
         """Wait until so many threads have come, or all that run."""
@@ -196,8 +203,7 @@ class Block:
         state[0] += 1
         generation = state[1]
         while state[1] == generation:
-            living = sum(not other.is_finished for other in self.running)
-            if state[0] >= (members or living):
+            if state[0] >= (members or self._living):
                 state[0], state[1] = 0, generation + 1
                 return
             thread.pass_turn()
@@ -286,8 +292,8 @@ def run_block(
     with (
         simulator._push_kernel_context(context),
         casts_are_checked(),
-        on_one_core(),
+        reused_threads(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", RuntimeWarning)
-        Block(kernel, grid, threads).run(point, arguments, most_rounds)
+        Block(kernel, grid, threads, most_rounds).run(point, *arguments)

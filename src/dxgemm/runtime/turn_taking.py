@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator import kernelapi
+from numba.cuda.simulator.kernelapi import Dim3
 
 from dxgemm.errors import LaunchError
 
@@ -35,48 +37,115 @@ def _taken_lock() -> threading.Lock:
 
 
 class TurnTakingThread(simulator.BlockThread):  # type: ignore[misc]
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.my_turn, self.turn_over = _taken_lock(), _taken_lock()
-        self.is_finished = False
+    """Thread of Python for threads of blocks, one after another: most end sooner than one starts.
+
+    Attributes:
+        my_turn: released by the thread whose turn is over.
+    """
+
+    def __init__(self, block: TurnTakingBlock) -> None:
+        super().__init__(None, block, (0, 0, 0), (0, 0, 0), False)
+        self._manager: TurnTakingBlock | None
+        self.my_turn = _taken_lock()
+
+    def begin(self, block: TurnTakingBlock, point: tuple[int, ...]) -> None:
+        """Become the thread at a point of a block."""
+        width, height, _ = block._block_dim
+        self._manager = block
+        self.blockIdx, self.threadIdx = Dim3(*block.grid_point), Dim3(*point)
+        self.thread_id = point[0] + width * (point[1] + height * point[2])
 
     def run(self) -> None:
         self.my_turn.acquire()
-        if not self.abort:
-            super().run()
-        self.is_finished = True
-        self.turn_over.release()
+        while (block := self._manager) is not None:
+            while block.points:
+                self.begin(block, block.points.popleft())
+                block.run_thread(self)
+            _idle.append(self)
+            block.pass_turn()
+            self.my_turn.acquire()
 
     def syncthreads(self) -> None:
-        self.turn_over.release()
-        self.my_turn.acquire()
-        if self.abort:
+        block = self._manager
+        assert block is not None
+        block.waiting.append(self)
+        block.pass_turn(self)
+        if block.failure is not None:
             raise RuntimeError("another thread of the block has failed")
 
-    def take_turn(self) -> None:
+    def dismiss(self) -> None:
+        """Let the thread end."""
+        self._manager = None
         self.my_turn.release()
-        self.turn_over.acquire()
+
+
+_idle: list[TurnTakingThread] = []  # of the launch that is running
 
 
 class TurnTakingBlock(simulator.BlockManager):  # type: ignore[misc]
+    """Block whose threads hand over to each other.
+
+    Attributes:
+        points: threads that have not begun.
+        waiting: those at a barrier, in the order of their next turns.
+        failure: the first error of a thread; the others then end at their next barriers.
+    """
+
+    thread_type = TurnTakingThread
+
     def run(self, grid_point: Any, *args: Any) -> None:
-        running = [
-            TurnTakingThread(lambda: self._f(*args), self, grid_point, point, self._debug)
-            for point in np.ndindex(*self._block_dim)
-        ]
-        for thread in running:
+        self.grid_point, self._args = grid_point, args
+        self.points = deque(np.ndindex(*self._block_dim))
+        self.waiting: deque[TurnTakingThread] = deque()
+        self.failure: BaseException | None = None
+        self._is_over = _taken_lock()
+        first = self._following()
+        assert first is not None
+        try:
+            first.my_turn.release()
+            self._is_over.acquire()
+        except BaseException as interrupt:
+            self.fail(interrupt)
+            self._is_over.acquire()
+        if self.failure is not None:
+            raise self.failure
+
+    def run_thread(self, thread: TurnTakingThread) -> None:
+        """Run one thread to its end."""
+        try:
+            self._f(*self._args)
+        except Exception as error:
+            place = f"tid={list(thread.threadIdx)} ctaid={list(thread.blockIdx)}"
+            message = f"{place}: {error}" if str(error) else place
+            self.fail(type(error)(message).with_traceback(error.__traceback__))
+
+    def fail(self, error: BaseException) -> None:
+        """End the block: threads that have not begun are not run."""
+        if self.failure is None:
+            self.failure = error
+        self.points.clear()
+
+    def pass_turn(self, own: TurnTakingThread | None = None) -> None:
+        """Let the next thread run, until it is the turn of one's own, if there is any."""
+        following = self._following()
+        if following is None:
+            self._is_over.release()
+        elif following is not own:
+            following.my_turn.release()
+            if own is not None:
+                own.my_turn.acquire()
+
+    def _following(self) -> TurnTakingThread | None:
+        """Thread whose turn is next: all begin before one passes a barrier."""
+        if not self.points:
+            return self.waiting.popleft() if self.waiting else None
+        if _idle:
+            thread = _idle.pop()
+            thread._manager = self
+        else:
+            thread = self.thread_type(self)
             thread.start()
-        failed = None
-        while running:
-            for thread in running:
-                thread.abort = failed is not None
-                thread.take_turn()
-                if thread.exception and failed is None:
-                    failed = thread
-            running = [thread for thread in running if not thread.is_finished]
-        if failed is not None:
-            error, traceback = failed.exception
-            raise error.with_traceback(traceback)
+        return thread
 
 
 class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
@@ -96,17 +165,20 @@ class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
 
 
 @contextmanager
-def on_one_core() -> Iterator[None]:
-    """Keep threads that are started on the core at hand: turns pass between cores more slowly."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield  # not Linux
-        return
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+def reused_threads() -> Iterator[None]:
+    """Keep threads for all blocks of a launch, on one core: between cores turns take longer."""
+    allowed = None
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+    _idle.clear()  # a fork in the middle of a launch leaves others'
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        while _idle:
+            _idle.pop().dismiss()
+        if allowed is not None:
+            os.sched_setaffinity(0, allowed)
 
 
 @contextmanager
@@ -121,7 +193,7 @@ def threads_take_turns() -> Iterator[None]:
         raise LaunchError(INTERRUPTED)
     simulator.BlockManager, kernelapi.FakeCUDAShared = TurnTakingBlock, SharedArrays
     try:
-        with on_one_core():
+        with reused_threads():
             yield
     finally:
         simulator.BlockManager, kernelapi.FakeCUDAShared = originals
