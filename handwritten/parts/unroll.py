@@ -28,6 +28,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from types import CodeType
 from typing import Any, NamedTuple, TypeGuard
 
 static_range = range
@@ -86,8 +87,19 @@ def unroll(function: Callable[..., Any]) -> Callable[..., Any]:
     return _rewritten(function)
 
 
+_sources: dict[int, tuple[CodeType, str]] = {}  # by the address of the code, which is kept
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Source of a function, read once for all that are made of its code."""
+    code = function.__code__
+    if id(code) not in _sources:
+        _sources[id(code)] = code, textwrap.dedent(inspect.getsource(function))
+    return _sources[id(code)][1]
+
+
 def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callable[..., Any]:
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    (definition,) = ast.parse(_source(function)).body
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
     known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
@@ -301,6 +313,8 @@ class _Unroller(ast.NodeTransformer):
                 return True, False  # whatever the others are
         if not self._is_computable(node):
             return False, None
+        if isinstance(node, ast.Name):
+            return True, self._constants[node.id]
         return True, eval(_expression(node), {}, self._constants)
 
     def _is_computable(self, node: ast.AST) -> bool:
@@ -324,6 +338,8 @@ def _is_literal(value: Any) -> bool:
 
 
 def _literal(value: Any) -> ast.expr:
+    if isinstance(value, int) and value >= 0:
+        return ast.Constant(value)
     return ast.parse(repr(value), mode="eval").body
 
 
