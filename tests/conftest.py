@@ -74,12 +74,26 @@ def pytest_configure(config: pytest.Config) -> None:
         other_arch.pretend(TEST_ARCH)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spares pytest tens of thousands of tests that would be dropped: all but a function's first.
+
+    Dropped are tests of arithmetic that an implementation does not compute and, where there is no
+    GPU, those that need it.
+    """
+    calls = metafunc._calls
+    left = [call for call in calls if not _is_void(call.params)]
+    if simulator_enabled() and any(map(metafunc.definition.get_closest_marker, LEFT_TO_A_GPU)):
+        del left[1:]
+    calls[:] = left or calls[:1]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Drops tests of arithmetic that an implementation does not compute, then takes one of N.
 
     Where there is no GPU, one test is left of those of a function that need it, to say so.
     """
-    items[:] = [item for item in items if not _is_void(item)]
+    items[:] = [item for item in items if not _is_void(_params(item))]
     if simulator_enabled():
         items[:] = _without_a_gpu(items)
     items[:] = items[:: config.getoption("every")]
@@ -116,9 +130,8 @@ def _params(item: pytest.Item) -> dict[str, Any]:
     return getattr(getattr(item, "callspec", None), "params", {})
 
 
-def _is_void(item: pytest.Item) -> bool:
+def _is_void(params: dict[str, Any]) -> bool:
     """True for a kind of arithmetic that the implementation of a test does not compute."""
-    params = _params(item)
     implementation, kind = params.get("implementation"), params.get("kind")
     is_own = getattr(implementation, "is_own", False)
     return is_own and kind in KINDS and inability(implementation, kind) is not None
