@@ -137,7 +137,7 @@ def test_threads_build_a_kernel_once_and_different_kernels_together(start, build
 
 OBTAIN_FUNCTIONS = """
 import os, time
-from test_cublasdx import DESCRIPTOR, FUNCTIONS
+from stored_functions import DESCRIPTOR, FUNCTIONS
 from dxgemm.cublasdx import function_store
 
 def build(descriptor):

@@ -87,7 +87,8 @@ def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
     named = permitted(dtype, precision)
     a, b, c = integers((m, k), dtype, 1), integers((k, n), dtype, 2), integers((m, n), dtype, 3)
     (a_sent, _), (b_sent, _) = put(home, a, layouts[0]), put(home, b, layouts[1])
-    for alpha, beta, conjugate in CALLS:
+    calls = CALLS[(LAYOUTS.index(layouts) + m) % 2 :: 2] if simulator_enabled() else CALLS
+    for alpha, beta, conjugate in calls:
         left, right = conjugated(a, b, conjugate)
         exact = alpha * (left @ right) + beta * c
         sent, holder = put(home, c, layouts[2])
@@ -180,14 +181,13 @@ def test_the_larger_operand_is_read_once(sizes, b_layout, words):
 def test_batches_are_broadcast(home, dtype, a_batch, b_batch):
     a, b = integers((*a_batch, 5, 4), dtype, 1), integers((*b_batch, 4, 6), dtype, 2)
     c = integers((3, 5, 6), dtype, 3)
-    for order in "CF":
+    for order, precision in [*product("CF", (None, "3m"))][:: 3 if simulator_enabled() else 1]:
         sent = home.send(a), home.send(b)
         if order == "F":
             sent = tuple(home.send(x.swapaxes(-1, -2).copy()).swapaxes(-1, -2) for x in (a, b))
-        for precision in (None, "3m"):
-            call = *sent, home.send(c), 1j, 2
-            result = dxgemm.gemm(*call, conjugate="b", **permitted(dtype, precision))
-            np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b.conj()) + 2 * c)
+        call = *sent, home.send(c), 1j, 2
+        result = dxgemm.gemm(*call, conjugate="b", **permitted(dtype, precision))
+        np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b.conj()) + 2 * c)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -297,8 +297,9 @@ def test_hermitian_results_are_exact(home, dtype, triangle, transpose):
             dxgemm.gemm_symmetric(a_sent, sent, 2, -3, transpose=transpose, triangle=triangle)
             wanted = np.where(keep[triangle], 2 * gram - 3 * c, c)
             np.testing.assert_array_equal(home.fetch(sent), wanted)
-            new = dxgemm.gemm_symmetric(a_sent, transpose=transpose)
-            np.testing.assert_array_equal(home.fetch(new), gram)
+            if triangle == "both":
+                new = dxgemm.gemm_symmetric(a_sent, transpose=transpose)
+                np.testing.assert_array_equal(home.fetch(new), gram)
 
 
 @pytest.mark.gpu

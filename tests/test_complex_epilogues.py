@@ -131,6 +131,8 @@ def test_magnitude_and_phase(home, dtype):
 def test_reductions(home, name, dtype, axis, batch, is_stored):
     if IS_SIMULATED and name in DIRECT:
         pytest.skip("the kernels after the product are the same")
+    if IS_SIMULATED and (AXES.index(axis) + len(batch) + (name is None) + (dtype == DTYPES[0])) % 2:
+        pytest.skip("half of the cases: each value of a parameter with each of another")
     sizes = SMALL if IS_SIMULATED else (70, 45, 33)
     a, b, c = operands(sizes, dtype, batch)
     value = (2 * (a @ b) + 1j * c).astype(dtype)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from known_devices import H200
-from stored_functions import counted_builds, forget
+from stored_functions import ARCH, DESCRIPTOR, FUNCTIONS, counted_builds, forget
 
 from dxgemm import errors
 from dxgemm.api import build_tasks
@@ -20,26 +20,10 @@ from dxgemm.choice.selection import best_of, choose
 from dxgemm.compiler import kernel_store, toolkit
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
-from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
+from dxgemm.cublasdx.mathdx import ITEM_BYTES
 from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.lower.ahead import kernel_specs
 from dxgemm.problem.define import contiguous_problem
-
-ARCH = "sm_90a"
-DESCRIPTOR = Descriptor(
-    64, 64, 16, 128, 4, "float64", "float64", "row", "row", alignment=16, arch=ARCH
-)
-FUNCTIONS = DeviceFunctions(
-    ltoir=b"code" * 1000,
-    symbols={"execute": "cublasdx_execute_1"},
-    device_pipeline=Storage(72, 8),
-    tile_pipeline=Storage(152, 8),
-    accumulator=Storage(288, 16),
-    fragment=Storage(256, 16),
-    buffer=Storage(65600, 16),
-    fragment_size=32,
-    threads=128,
-)
 
 
 @pytest.fixture

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import numpy as np
 import pytest
 
-PTX_OF = """
+COMPILE = """
+import json
 import mma_kernels as k
-print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}, capability={capability!r}))
+for name, dtypes, capability in (
+    ("mma_float64", ["float64"] * 4, (9, 0)),
+    ("mma_float64", ["float64"] * 4, (8, 0)),
+    ("mma_tf32", ["float32"] * 4, (9, 0)),
+    ("turned", ["float64"] * 2, (9, 0)),
+    ("divided", ["int32"] * 3, (9, 0)),
+):
+    print(json.dumps(k.compile_ptx(getattr(k, name), *dtypes, capability=capability)))
 """
 
 
-@pytest.fixture
-def ptx(run_python, request):
-    """Compiles a kernel of mma_kernels.py: ptx(name, dtypes of its pointers)."""
-
-    def ptx(name, *dtypes, capability=(9, 0)):
-        program = PTX_OF.format(name=name, dtypes=dtypes, capability=capability)
-        return run_python(program, PYTHONPATH=str(request.path.parent))
-
-    return ptx
+@pytest.fixture(scope="module")
+def ptx(run_python, once, request):
+    """PTX of kernels of mma_kernels.py, by name."""
+    compiled = once("mma.jsonl", lambda: run_python(COMPILE, PYTHONPATH=str(request.path.parent)))
+    names = "float64", "float64_in_quarters", "tf32", "turned", "divided"
+    return dict(zip(names, map(json.loads, compiled.splitlines()), strict=True))
 
 
 @pytest.fixture
@@ -66,16 +72,12 @@ def fragments(matrix: np.ndarray, rows: int, cols: int, side: str) -> np.ndarray
 
 def test_an_mma_tile_is_one_instruction_a_block(ptx):
     """16 x 16 sums are two of 16 x 8."""
-    for name, dtype, kinds in (
-        ("mma_float64", "float64", "f64.f64.f64.f64"),
-        ("mma_tf32", "float32", "f32.tf32.tf32.f32"),
-    ):
-        text = ptx(name, dtype, dtype, dtype, dtype)
-        assert text.count(f"mma.sync.aligned.m16n8k8.row.col.{kinds}") == 2
+    for name, kinds in (("float64", "f64.f64.f64.f64"), ("tf32", "f32.tf32.tf32.f32")):
+        assert ptx[name].count(f"mma.sync.aligned.m16n8k8.row.col.{kinds}") == 2
 
 
 def test_before_hopper_float64_takes_four_instructions_a_block(ptx):
-    text = ptx("mma_float64", *["float64"] * 4, capability=(8, 0))
+    text = ptx["float64_in_quarters"]
     assert "m16n8k8" not in text
     quarters = re.findall(
         r"m8n8k4\.row\.col\.f64\.f64\.f64\.f64 \{(.*?)\}, \{(.*?)\}, \{(.*?)\}, \{(.*?)\}", text
@@ -90,14 +92,12 @@ def test_before_hopper_float64_takes_four_instructions_a_block(ptx):
 
 
 def test_a_sign_is_changed_by_an_integer_instruction(ptx):
-    text = ptx("turned", "float64", "float64")
-    assert "xor.b32" in text and "neg.f64" not in text
+    assert "xor.b32" in ptx["turned"] and "neg.f64" not in ptx["turned"]
 
 
 def test_dividing_takes_32_bits(ptx):
-    text = ptx("divided", "int32", "int32", "int32")
-    assert "div.u32" in text
-    assert not re.search(r"\b(div|rem)\.[su]64", text)
+    assert "div.u32" in ptx["divided"]
+    assert not re.search(r"\b(div|rem)\.[su]64", ptx["divided"])
 
 
 @pytest.mark.gpu
