@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 def flags(kernel):
     return ELFFile(BytesIO(kernel.cubin))["e_flags"]
 
-spec = common_specs(find_implementation("tensor_core"), ("float64",))[-1]
+spec = common_specs(find_implementation("tensor_batch"), ("float64",))[-1]
 key, ampere = spec.key("sm_80"), compile_kernel(spec, "sm_80")
 other_arch.link_for("sm_80", "sm_90a")
 linked, hopper = (compile_kernel(spec, arch) for arch in ("sm_80", "sm_90a"))

@@ -90,7 +90,7 @@ from dxgemm.lower.ahead import kernel_specs
 from dxgemm.compiler import build
 from dxgemm.problem.fusion import Fusion
 from dataclasses import replace
-spec = kernel_specs(("float32",), ("thread_tile_2d",), "sm_90a")[-1]
+spec = kernel_specs(("float32",), ("thread_tile_1d",), "sm_90a")[-1]
 spec = replace(spec, epilogue=Fusion((epilogues.gelu,), ()))
 texts = []
 for shorten in (build.short_builds, contextlib.nullcontext):
