@@ -74,19 +74,19 @@ def make_kernel(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.intrinsics import divide, scaled
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     scalar = np.dtype(dtype).type
     out_dtype = out_dtype or dtype
     stored = stored_type(out_dtype)
-    widen = WIDEN[out_dtype] if out_dtype in HALVES else scalar
     narrow = NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    finish = make_finish(epilogue, dtype, dtype)
+    finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype, out_dtype)
     find_element = make_find_element(groups)
 
     @gemm_kernel
@@ -130,12 +130,10 @@ def make_kernel(
             step //= 2
         # --- Epilogue ---
         if is_inside and member == 0:
-            c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
-            value = alpha * total
-            if beta != 0:
-                value += beta * widen(c_typed[matrix * c.batch + row * c.row + col * c.col])
+            place = matrix * c.batch + row * c.row + col * c.col
+            (value,) = plus_c((scaled(alpha, total),), beta, c, place, 0)
             place = matrix * out.batch + row * out.row + col * out.col
-            out_typed[place] = narrow(finish(value, matrix, row, col, extra))
+            view_as(stored, out.data)[place] = narrow(finish(value, matrix, row, col, extra))
 
     return add_slices_kernel
 

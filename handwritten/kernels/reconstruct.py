@@ -160,16 +160,15 @@ def make_kernel(
     global cuda
     from numba import cuda, float64, int8, int32, int64
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         device_function,
         divide,
         global_address,
         load_vector,
-        plus_scaled,
         scaled,
         store_vector,
-        zeros,
     )
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -177,7 +176,7 @@ def make_kernel(
     pair = VECTOR_BYTES // item_bytes
     rows, cols, lanes, moduli = config.rows, config.cols, config.lanes, int(count)
     combine = make_combine(moduli)
-    finish = make_finish(epilogue, dtype, dtype)
+    finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
     is_whole, is_direct, is_mirrored = stored == "", stored != "upper", stored in ("both", "upper")
@@ -224,32 +223,16 @@ def make_kernel(
             at = col
             if b.batch != 0:
                 at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
-            addends = zeros(float64, WIDTH)
-            if beta != 0:
-                place = matrix * c.batch + row * c.row + col * c.col
-                loaded_c = ()
-                for j in static_range(WIDTH):
-                    addend = float64(0)
-                    if col + j < n and is_stored(row, col + j):
-                        addend = c.data[place + j * c.col]
-                    loaded_c = loaded_c + (addend,)
-                addends = loaded_c
-            values = ()
+            c_place, values = matrix * c.batch + row * c.row + col * c.col, ()
             for j in static_range(WIDTH):
                 of_element = ()
                 for i in static_range(moduli):
                     of_element = of_element + (float64(loaded[i][j]),)
-                if is_whole:
-                    value = alpha * (combine(of_element) * row_factor * b_factors[at + j])
-                    if beta != 0:
-                        value += beta * addends[j]
-                else:  # rounded alike for either place
-                    value = scaled(alpha, combine(of_element) * row_factor * b_factors[at + j])
-                    if is_mirrored:
-                        tile_smem[thread // lanes * pitch_smem + thread % lanes * WIDTH + j] = value
-                    if beta != 0:
-                        value = plus_scaled(value, beta, addends[j])
+                value = scaled(alpha, combine(of_element) * row_factor * b_factors[at + j])
+                if is_mirrored:
+                    tile_smem[thread // lanes * pitch_smem + thread % lanes * WIDTH + j] = value
                 if col + j < n and is_stored(row, col + j):
+                    (value,) = plus_c((value,), beta, c, c_place + j * c.col, 0)
                     value = finish(value, matrix, row, col + j, extra)
                 values = values + (value,)
             place = matrix * out.batch + row * out.row + col * out.col
@@ -271,10 +254,9 @@ def make_kernel(
                 row = int64(tile_row * rows + below)
                 col = int64(tile_col * cols + right)
                 if row < m and row - col >= least and extra[invalid][0][0] == 0:
-                    value = tile_smem[below * pitch_smem + right]
-                    if beta != 0:
-                        addend = c.data[matrix * c.batch + col * c.row + row * c.col]
-                        value = plus_scaled(value, beta, addend)
+                    value = (tile_smem[below * pitch_smem + right],)
+                    place = matrix * c.batch + col * c.row + row * c.col
+                    (value,) = plus_c(value, beta, c, place, 0)
                     value = finish(value, matrix, col, row, extra)
                     out.data[matrix * out.batch + col * out.row + row * out.col] = value
 

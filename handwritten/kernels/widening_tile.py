@@ -58,11 +58,12 @@ def make_kernel(
     global cuda
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import below_2_31
+    from dxgemm.handwritten.parts.intrinsics import below_2_31, scaled
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
 
     sums = SUMS[dtype]
     scalar = np.dtype(sums).type
@@ -70,13 +71,12 @@ def make_kernel(
     # A result in half precision is added to as float32, and stored as bits.
     stored = stored_type(out_dtype)
     result = "float32" if out_dtype in NARROW else out_dtype
-    widen_c = WIDEN[out_dtype] if out_dtype in HALVES else scalar
     narrow = NARROW.get(out_dtype, stored)
-    adds_c = result == sums and out_dtype != "int8"
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
+    plus_c = make_plus_c(sums, out_dtype, taken)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -175,7 +175,7 @@ def make_kernel(
             left -= tile_k
 
         # --- Epilogue ---
-        c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
+        out_typed = view_as(stored, out.data)
         c_tile = matrix * c.batch
         out_tile = matrix * out.batch
         for i in static_range(thread_m):
@@ -187,10 +187,8 @@ def make_kernel(
                     out_index = out_tile + row * out.row + col // taken * out.col
                     values = ()
                     for piece in static_range(taken):
-                        value = alpha * acc[i, j + piece]
-                        if adds_c and beta != 0:  # BLAS: beta == 0 must not read c, perhaps NaN
-                            value += beta * widen_c(c_typed[c_index + piece * c.col])
-                        values = values + (value,)
+                        values = values + (scaled(alpha, acc[i, j + piece]),)
+                    values = plus_c(values, beta, c, c_index, c.col)
                     out_typed[out_index] = narrow(finish(values, matrix, row, col, extra)[0])
 
     return widening_tile_kernel

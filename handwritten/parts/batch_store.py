@@ -58,6 +58,7 @@ def make_store_tile(
     """
     from numba import float32, int32, int64, uint16
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.hopper import pack_pair
     from dxgemm.handwritten.parts.intrinsics import (
@@ -71,7 +72,7 @@ def make_store_tile(
     )
     from dxgemm.handwritten.parts.line_intrinsics import store_word_if
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, NARROW, stored_type, view_as
 
     def device(function: Callable[..., Any]) -> Any:
         return device_function(unroll(function))
@@ -79,7 +80,7 @@ def make_store_tile(
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
     is_half, rounds = out_dtype in HALVES, out_dtype in HALVES and epilogue is None
     stored = stored_type(out_dtype)
-    widen, narrow = WIDEN.get(out_dtype, stored), NARROW.get(out_dtype, stored)
+    narrow = NARROW.get(out_dtype, stored)
     tile_m, tile_n, threads = config.tile_m, config.tile_n, config.tile_threads
     mmas_m, mmas_n = config.warp_m // 16, config.warp_n // 8
     half_line, sum_line = rounded_line_bytes(tile_n), sum_line_bytes(tile_n)
@@ -91,6 +92,7 @@ def make_store_tile(
     piece_threads = line_threads(tile_n // taken)
     piece_lines = threads // piece_threads
     finish = make_finish(epilogue, "float32", "float32", taken, is_half)
+    plus_c = make_plus_c("float32", out_dtype, taken)
 
     def store_word(to, item, items, source, second):
         """Store elements `item` and the next, if they are among `items`; the next is at second."""
@@ -191,19 +193,15 @@ def make_store_tile(
         smem, thread, rows, cols, beta, c, c_start, out, out_start, matrix, tile_row, tile_col,
         extra,
     ):  # fmt: skip
-        c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
+        out_typed = view_as(stored, out.data)
         line: int32 = thread // piece_threads
         while line < rows:
             item: int32 = thread % piece_threads * taken
             while item < cols:
                 values = load_shared(float32, taken, int32(smem + line * sum_line + item * 4), 0)
                 row, col = int64(tile_row + line), int64(tile_col + item)
-                if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                    place, totals = c_start + row * c.row + col * c.col, ()
-                    for i in static_range(taken):
-                        total = values[i] + beta * float32(widen(c_typed[place + i * c.col]))
-                        totals = totals + (float32(total),)
-                    values = totals
+                place = c_start + row * c.row + col * c.col
+                values = plus_c(values, beta, c, place, c.col)
                 values = finish(values, matrix, row, col, extra)
                 place = out_start + row * out.row + col // taken * out.col
                 out_typed[place] = narrow(values[0])

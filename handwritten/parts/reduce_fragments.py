@@ -27,10 +27,11 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         epilogue: a `Fusion` with a reduction that is not of columns.
         tile_n: columns of the tile.
     """
-    from numba import cuda, float32, int32, int64
+    from numba import cuda, int32, int64
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.intrinsics import device_function, scaled
     from dxgemm.handwritten.parts.reduction import make_put_partial, make_reducer
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
@@ -41,6 +42,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     partial, no_partial, merge = reducer.partial, reducer.no_partial, reducer.merge
     members = reducer.values + reducer.indices
     put_partial = make_put_partial(epilogue, "float32")
+    plus_c = make_plus_c("float32")
     finish_one = make_finish(epilogue, "float32", "float32")
     finish_pair = make_finish(epilogue, "float32", "float32", 2)
     eighths = tile_n // 8  # a thread has two neighbours of each
@@ -78,10 +80,9 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                 for side in static_range(2):
                     place: int32 = first_col + 8 * j + side
                     if place < cols:
-                        value = alpha * acc[4 * j + 2 * half + side]
-                        if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                            value = float32(value + beta * c.data[c_row + place * c.col])
-                        value = finish_one(value, matrix, row, left + place, extra)
+                        value = (scaled(alpha, acc[4 * j + 2 * half + side]),)
+                        value = plus_c(value, beta, c, c_row + place * c.col, 0)
+                        value = finish_one(value[0], matrix, row, left + place, extra)
                         state = step(state, value, place)
         return state
 

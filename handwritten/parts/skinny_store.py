@@ -31,6 +31,7 @@ def make_store(
     """
     from numba import cuda, float32, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
@@ -39,28 +40,26 @@ def make_store(
         device_function,
         load_shared,
         low_word,
-        plus_scaled,
         scaled,
         store_cluster,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, NARROW, stored_type, view_as
 
     x_tile, tile_row, few = TILE, SUMS_ROW, config.few
     threads, split_k = config.threads, config.split_k
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
     rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
     stored = stored_type(out_dtype)
-    widen_c = WIDEN[out_dtype] if out_dtype in HALVES else scalar
     narrow = NARROW.get(out_dtype, stored)
     result = "float32" if out_dtype in NARROW else out_dtype
-    adds_c = result == acc_dtype and out_dtype != "int8"
     # Columns of the product for one of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
     share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
     finish = make_finish(epilogue, acc_dtype, result, taken, rounds=out_dtype in HALVES)
+    plus_c = make_plus_c(acc_dtype, out_dtype, taken)
 
     def locate(number, is_along_x):
         """y and x of a piece, pieces being numbered as they lie in the result."""
@@ -116,7 +115,7 @@ def make_store(
         cuda.syncthreads()
         rank, matrix = tile.rank, tile.matrix
         x_first, y_first, x_count, y_count = tile.x, tile.y, tile.x_count, tile.y_count
-        c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
+        out_typed = view_as(stored, out.data)
         if large_is_a:
             is_along_x = abs(out.row) <= abs(out.col)
         else:
@@ -136,13 +135,8 @@ def make_store(
                     sums = add_up(buffer, int32(place))
                 else:
                     sums = read_piece(smem, y, x)
-                values = ()
-                for piece in static_range(taken):
-                    value = scaled(alpha, sums[piece])
-                    if adds_c and beta != 0:
-                        index = matrix * c.batch + row * c.row + (col + piece) * c.col
-                        value = plus_scaled(value, beta, widen_c(c_typed[index]))
-                    values = values + (value,)
+                index = matrix * c.batch + row * c.row + col * c.col
+                values = plus_c(scaled(alpha, sums), beta, c, index, c.col)
                 index = matrix * out.batch + row * out.row + col // taken * out.col
                 out_typed[index] = narrow(finish(values, matrix, row, col, extra)[0])
 
