@@ -8,7 +8,7 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie 
 that what a lane reads are the registers that the instruction wants side by side; row-major a and b
 change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
 tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
-memory in a fixed order (mma_store.py). Or k is cut into slices, whose sums `add_slices` adds. Of a
+memory in a fixed order (tile_store.py). Or k is cut into slices, whose sums `add_slices` adds. Of a
 symmetric result, half the tiles are computed (triangle.py).
 Constraints: compute capability 8.0, whose tensor cores take float64; split_k needs the clusters of
 9.0. All extents are powers of two, see `Config`. Edges are predicated: elements outside count as
@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts import triangle
+from dxgemm.handwritten.parts.fragment import mma_fragment
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions, tiles_of
 from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
@@ -34,7 +35,7 @@ from dxgemm.handwritten.parts.mma_operands import (
     choose_sides,
     make_operand_tile,
 )
-from dxgemm.handwritten.parts.tile_store import tile_bytes
+from dxgemm.handwritten.parts.tile_store import make_store_tile, tile_bytes
 
 SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
 
@@ -169,7 +170,6 @@ def make_kernel(
         zeros,
     )
     from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.parts.mma_store import make_store, make_store_through_smem
     from dxgemm.handwritten.parts.tile_order import make_share
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -182,8 +182,6 @@ def make_kernel(
     steps = tile_k // MMA_K
     left_mmas, right_mmas = warp_left // MMA_ROWS, warp_right // MMA_COLS
     mmas = left_mmas * right_mmas
-    mma_rows = tuple(i // right_mmas * MMA_ROWS for i in range(mmas))
-    mma_cols = tuple(i % right_mmas * MMA_COLS for i in range(mmas))
     left_tile = make_operand_tile("left", left_mode, tile_left, warp_left, tile_k, threads, dtype)
     right_tile = make_operand_tile(
         "right", right_mode, tile_right, warp_right, tile_k, threads, dtype
@@ -196,21 +194,19 @@ def make_kernel(
     ring_bytes = stages * stage_bytes
     prepare = round_to_tf32 if dtype == "float32" else as_is
     kind = "tf32" if dtype == "float32" else dtype
-    store = make_store(a_is_left, dtype)
     epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
     share = make_share()
-    stores = triangle.stores(stored, epilogue)
-    stores_through_smem = tuple(
-        make_store_through_smem(config, a_is_left is not is_mirrored, dtype, epilogue, side)
-        for is_mirrored, side in stores
+    fragment, tile = mma_fragment(left_mmas, right_mmas), (tile_left, tile_right)
+    if not a_is_left:
+        fragment, tile = fragment.transposed(), tile[::-1]
+    store_tiles = tuple(
+        make_store_tile(fragment, tile, threads, dtype, epilogue, split_k, *how)
+        for how in triangle.stores(stored, epilogue)
     )
-    (is_mirrored, side), is_whole = stores[0], not stored
-    is_direct = split_k == 1 and epilogue is None and not is_mirrored
-    _, keeps_tile = triangle.make_keeps(side)
     # The blocks of a cluster ask for a part of the tile's rows each.
-    shared_rows = (tile_left if a_is_left else tile_right) // split_k
-    prefetch = make_prefetch(epilogue, shared_rows, tile_right if a_is_left else tile_left, threads)
+    shared_rows = tile[0] // split_k
+    prefetch = make_prefetch(epilogue, shared_rows, tile[1], threads)
     is_prefetching = prefetch is not None
 
     @gemm_kernel
@@ -422,46 +418,16 @@ def make_kernel(
                             write = 0
 
         # --- Epilogue ---
-        # Pairs of neighbours are stored from registers if that of every lane can be. Edges, rows
-        # that are misaligned, sums of a cluster and epilogues go through shared memory.
         lane_col += member * 2
         if a_is_left:
-            out_row_bytes, out_col_bytes = item_bytes * out.row, item_bytes * out.col
-            c_row_bytes, c_col_bytes = item_bytes * c.row, item_bytes * c.col
+            row, col = lane_row, lane_col
         else:
-            out_row_bytes, out_col_bytes = item_bytes * out.col, item_bytes * out.row
-            c_row_bytes, c_col_bytes = item_bytes * c.col, item_bytes * c.row
-        out_tile = global_address(out.data) + (
-            item_bytes * result * out.batch + tile_row * out_row_bytes + tile_col * out_col_bytes
-        )
-        c_tile = global_address(c.data) + (
-            item_bytes * result * c.batch + tile_row * c_row_bytes + tile_col * c_col_bytes
-        )
-        if a_is_left:
-            out_pair, out_step, c_pair, c_step = out.col, out_row_bytes, c.col, c_row_bytes
-        else:
-            out_pair, out_step, c_pair, c_step = out.row, out_col_bytes, c.row, c_col_bytes
-        out_fits = out_pair == 1 and (out_tile | out_step) % (2 * item_bytes) == 0
-        c_fits = beta == 0 or (c_pair == 1 and (c_tile | c_step) % (2 * item_bytes) == 0)
-        is_full = rows_inside == tile_left and cols_inside == tile_right
-        if not is_whole:
-            is_full = is_full and keeps_tile(tile_row, tile_col, tile_left, tile_right, beta)
-        for copy in static_range(len(stores_through_smem)):
-            if copy == 0 and is_direct and is_full and out_fits and c_fits:
-                out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
-                c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
-                for i in static_range(mmas):
-                    store(
-                        acc[4 * i : 4 * i + 4], alpha, beta,
-                        c_lane + (mma_rows[i] * c_row_bytes + mma_cols[i] * c_col_bytes), c_step,
-                        out_lane + (mma_rows[i] * out_row_bytes + mma_cols[i] * out_col_bytes),
-                        out_step,
-                    )  # fmt: skip
-            else:
-                stores_through_smem[copy](
-                    acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n,
-                    alpha, beta, c, result * c.batch, out, result * out.batch, extra,
-                )  # fmt: skip
+            row, col, tile_row, tile_col = lane_col, lane_row, tile_col, tile_row
+        for i in static_range(len(store_tiles)):
+            store_tiles[i](
+                acc, smem, rank, result, row, col, tile_row, tile_col, m, n, alpha, beta,
+                c, result * c.batch, out, result * out.batch, extra,
+            )  # fmt: skip
 
     return tensor_core_kernel
 

@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts import tile_store, triangle
+from dxgemm.handwritten.parts import triangle
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.tile_store import make_store_tile
 
 SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
@@ -130,10 +132,9 @@ def make_kernel(
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
     store_tiles = tuple(
-        tile_store.make_store_tile(
-            config, row_width, row_group, col_group, dtype, epilogue, split_k, *how
-        )
+        make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
         for how in triangle.stores(stored, epilogue)
     )
 

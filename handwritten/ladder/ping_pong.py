@@ -21,6 +21,7 @@ from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
 from dxgemm.handwritten.parts.configs import RingConfig as Config
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
@@ -75,7 +76,10 @@ def make_kernel(
     b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
-    store_tile = tile_store.make_store_tile(config, width, row_group, col_group, dtype, epilogue)
+    fragment = thread_fragment((thread_m, width, row_group), (thread_n, width, col_group))
+    store_tile = tile_store.make_store_tile(
+        fragment, (tile_m, tile_n), config.threads, dtype, epilogue
+    )
 
     @gemm_kernel
     def ping_pong_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

@@ -14,7 +14,7 @@ place, tile_order                 which block takes which tile, and which k
 store                             what becomes of a tile's sums
 triangle, triangle_store          tiles of symmetric results, and their mirror images
 skinny_*                          few rows: tiles, the ring, main loops, sums of a cluster
-tile_store, mma_store             stores of the accumulators to the result
+fragment, tile_store, addend      elements of a thread, and their store: alpha * sums + beta * c
 epilogue, elementary              the caller's function, and the functions it may call
 reduction, reduce_fragments       partial results of rows and columns
 emulation, emulated_mainloop, moduli   emulated float32 and float64

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.triangle import Side, make_keeps, mirrored
 
@@ -32,15 +33,13 @@ def tile_bytes(tile_m: int, tile_n: int, dtype: str) -> int:
     return tile_m * row_bytes(tile_n, dtype)
 
 
-def make_allows_vectors(dtype: str) -> Callable[..., Any]:
-    """A device function that is True if c and out allow accesses of 16 bytes, at their vectors.
+def make_allows_vectors(dtype: str, vector_bytes: int = VECTOR_BYTES) -> Callable[..., Any]:
+    """A device function that is True if c and out allow accesses of so many bytes.
 
     Args:
         dtype: dtype of c and out.
     """
-    from numba import cuda
-
-    from dxgemm.handwritten.parts.intrinsics import global_address
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
     from dxgemm.handwritten.parts.widening import stored_type
 
     item_bytes = np.dtype(stored_type(dtype)).itemsize
@@ -52,9 +51,9 @@ def make_allows_vectors(dtype: str) -> Callable[..., Any]:
         if beta != 0:
             places |= global_address(c.data) | (c_start | c.row) * item_bytes
             are_rows_contiguous = are_rows_contiguous and c.col == 1
-        return are_rows_contiguous and places % VECTOR_BYTES == 0
+        return are_rows_contiguous and places % vector_bytes == 0
 
-    return cuda.jit(device=True, forceinline=True)(allows_vectors)
+    return device_function(allows_vectors)
 
 
 def make_store_from_smem(
@@ -84,12 +83,12 @@ def make_store_from_smem(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
         load_cluster,
         load_shared,
-        load_vector,
         store_shared,
         store_vector,
     )
@@ -107,7 +106,6 @@ def make_store_from_smem(
         raise ValueError(f"{split_k} blocks cannot share {tile_m} rows evenly")
     vectors = rows * row_vectors
     out_dtype = out_dtype or dtype
-    adds_c = out_dtype == dtype
     taken = columns_for_one(epilogue)
     row_pairs = tile_n // 2
     finish = make_finish(epilogue, dtype, out_dtype, None if taken == 1 else taken)
@@ -118,6 +116,10 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
+    plus_vectors = make_plus_c(dtype, out_dtype, max(together, 1), width)
+    plus_vector, plus_pair, plus_element = (
+        make_plus_c(dtype, out_dtype, *shape) for shape in ((1, width), (2,), (1,))
+    )
     # Element by element, a thread works on patches of `down` rows and `across` columns, these as
     # far apart as there are lanes in a row. So many patches lie side by side.
     lanes = min(32, tile_n)
@@ -152,14 +154,6 @@ def make_store_from_smem(
 
         return inlined(unroll(sum_neighbours))
 
-    def add_c(values, beta, c, c_index):
-        added = load_vector(scalar, width, c.data, c_index)
-        sums = ()
-        for element in static_range(width):
-            total = values[element] + beta * added[element]
-            sums = sums + (scalar(total),)
-        return sums
-
     def put(address, values, out, out_index):
         if is_reduced:
             store_shared(address, 0, values)
@@ -167,11 +161,10 @@ def make_store_from_smem(
             store_vector(out.data, out_index, values)
 
     def read_one(address, row, col, m, n, beta, c, c_start):
-        value = sum_element(address)[0]
-        is_inside = row < m and col < n and (is_whole or keeps(row, col))
-        if adds_c and beta != 0 and is_inside:
-            value += beta * c.data[c_start + (row * c.row + col * c.col)]
-        return scalar(value)
+        value = sum_element(address)
+        if row < m and col < n and (is_whole or keeps(row, col)):
+            value = plus_element(value, beta, c, c_start + (row * c.row + col * c.col), 0)
+        return value[0]
 
     def finish_one(value, address, matrix, row, col, m, n, out, out_start, extra):
         if row < m and col < n and (is_whole or keeps(row, col)):
@@ -182,8 +175,7 @@ def make_store_from_smem(
                 out.data[out_start + (row * out.row + col * out.col)] = result
 
     sum_vector, sum_element, sum_pair = make_sum(width), make_sum(1), make_sum(2)
-    add_c, put = inlined(unroll(add_c)), inlined(unroll(put))
-    read_one, finish_one = inlined(unroll(read_one)), inlined(unroll(finish_one))
+    put, read_one, finish_one = (inlined(unroll(f)) for f in (put, read_one, finish_one))
 
     def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
@@ -209,17 +201,14 @@ def make_store_from_smem(
                 sums = ()
                 for member in static_range(together):
                     place: int32 = address + member * row_step * smem_row_bytes
-                    sums = sums + (sum_vector(place),)
+                    sums = sums + sum_vector(place)
                 # One branch for all: without it, each of them would be looked at and skipped.
-                if adds_c and beta != 0:
-                    totals = ()
-                    for member in static_range(together):
-                        totals = totals + (add_c(sums[member], beta, c, c_index + member * c_step),)
-                    sums = totals
+                sums = plus_vectors(sums, beta, c, c_index, c_step)
                 results = ()
                 for member in static_range(together):
+                    values = sums[member * width : (member + 1) * width]
                     results = results + (
-                        finish_vector(sums[member], matrix, row + member * row_step, col, extra),
+                        finish_vector(values, matrix, row + member * row_step, col, extra),
                     )
                 for member in static_range(together):
                     target: int32 = address + member * row_step * smem_row_bytes
@@ -236,8 +225,7 @@ def make_store_from_smem(
                 if row < m and col < n:
                     address = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
                     values = sum_vector(address)
-                    if adds_c and beta != 0:
-                        values = add_c(values, beta, c, c_start + row * c.row + col)
+                    values = plus_vector(values, beta, c, c_start + row * c.row + col, 0)
                     values = finish_vector(values, matrix, row, col, extra)
                     put(address, values, out, out_start + row * out.row + col // taken)
         elif taken > 1:
@@ -248,12 +236,8 @@ def make_store_from_smem(
                 if row < m and col < n:
                     address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
                     values = sum_pair(address)
-                    if adds_c and beta != 0:
-                        c_index = c_start + row * c.row + col * c.col
-                        values = (
-                            scalar(values[0] + beta * c.data[c_index]),
-                            scalar(values[1] + beta * c.data[c_index + c.col]),
-                        )
+                    at = c_start + row * c.row + col * c.col
+                    values = plus_pair(values, beta, c, at, c.col)
                     index = row * out.row + col // 2 * out.col
                     out.data[out_start + index] = finish(values, matrix, row, col, extra)[0]
         else:
@@ -314,10 +298,9 @@ def make_store_from_smem(
 
 
 def make_store_tile(
-    config: Any,
-    row_width: int,
-    row_group: int,
-    col_group: int,
+    fragment: Fragment,
+    tile: tuple[int, int],
+    threads: int,
     dtype: str,
     epilogue: Any = None,
     split_k: int = 1,
@@ -326,45 +309,44 @@ def make_store_tile(
 ) -> Callable[..., Any]:
     """A device function: scale the accumulators of a block, finish them, and write them.
 
-    A thread's columns come in vectors of 16 bytes, col_group columns apart, and its rows row_width
-    neighbours at a time, row_group rows apart; `thread_row` and `thread_col` are its first. All
-    threads of the block, and of the cluster if split_k > 1, must call it together, when no copy is
-    under way to shared memory any more and nobody needs what is in it.
+    All threads of the block, and of the cluster if split_k > 1, must call it together, when no copy
+    is under way to shared memory any more and nobody needs what is in it. `thread_row` and
+    `thread_col` are a thread's first element in the block's tile.
 
     Args:
-        config: has the extents of a block's and a thread's tile, and the threads of a block.
+        fragment: elements of a thread, of a tile of so many rows and columns.
+        threads: threads of a block.
         is_mirrored, side: see `triangle.stores`.
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
-        load_vector,
         multiplied,
-        plus_scaled,
         scaled,
         store_shared,
         store_vector,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size
-    tile_m, tile_n = config.tile_m, config.tile_n
-    thread_m, thread_n = config.thread_m, config.thread_n
-    col_vectors = thread_n // width
-    allows_vectors = make_allows_vectors(dtype)
-    side = mirrored(side) if is_mirrored else side
+    if is_mirrored:
+        fragment, tile, side = fragment.transposed(), tile[::-1], mirrored(side)
+    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    runs, (tile_m, tile_n) = len(firsts), tile
     is_whole = side is None
     _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
     # keeps, it would be a hundred times as long.
     is_direct = split_k == 1 and epilogue is None and not is_mirrored
-    smem_rows, smem_cols = (tile_n, tile_m) if is_mirrored else (tile_m, tile_n)
-    smem_row_bytes = row_bytes(smem_cols, dtype)
+    allows_vectors, allows_runs = (
+        make_allows_vectors(dtype, size) for size in (VECTOR_BYTES, width * item_size)
+    )
+    plus_c = make_plus_c(dtype, width=width)
+    smem_row_bytes = row_bytes(tile_n, dtype)
     store_from_smem = make_store_from_smem(
-        smem_rows, smem_cols, config.threads, split_k, dtype, epilogue=epilogue, side=side
+        tile_m, tile_n, threads, split_k, dtype, epilogue=epilogue, side=side
     )
 
     def store_tile(
@@ -372,57 +354,28 @@ def make_store_tile(
         c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
+        if is_mirrored:
+            thread_row, thread_col = thread_col, thread_row
+            tile_row, tile_col = tile_col, tile_row
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if not is_whole:
             is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n, beta)
-        if is_direct and is_inside and is_vector:
+        if is_direct and is_inside and allows_runs(beta, c, c_start, out, out_start):
             out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
-            for i in static_range(thread_m):
-                for j in static_range(col_vectors):
-                    values = scaled(alpha, acc[i * thread_n + j * width :][:width])
-                    if beta != 0:
-                        added = load_vector(
-                            scalar, width, c.data,
-                            c_first + (i // row_width * row_group + i % row_width) * c.row
-                            + j * col_group,
-                        )  # fmt: skip
-                        values = plus_scaled(values, beta, added)
-                    store_vector(
-                        out.data,
-                        out_first + (i // row_width * row_group + i % row_width) * out.row
-                        + j * col_group,
-                        values,
-                    )  # fmt: skip
+            for i in static_range(runs):
+                values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
+                values = plus_c(values, beta, c, c_first + rows[i] * c.row + cols[i], 0)
+                store_vector(out.data, out_first + rows[i] * out.row + cols[i], values)
         else:
+            is_vector = allows_vectors(beta, c, c_start, out, out_start)
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
-            if is_mirrored:
-                tile_row, tile_col = tile_col, tile_row
-                target: int32 = smem + thread_col * smem_row_bytes + thread_row * item_size
-            else:
-                target = smem + thread_row * smem_row_bytes + thread_col * item_size
-            for i in static_range(0 if is_mirrored else thread_m):
-                for j in static_range(col_vectors):
-                    # Scaled here, not after the sum over blocks: a vector of bare accumulators
-                    # would tie these to neighbouring registers, and slow down the mainloop.
-                    values = multiplied(alpha, acc[i * thread_n + j * width :][:width])
-                    store_shared(
-                        target,
-                        (i // row_width * row_group + i % row_width) * smem_row_bytes
-                        + j * col_group * item_size,
-                        values,
-                    )
-            for i in static_range(0, thread_m if is_mirrored else 0, row_width):
-                for j in static_range(thread_n):
-                    column = acc[i * thread_n + j : (i + row_width) * thread_n : thread_n]
-                    values = multiplied(alpha, column)
-                    store_shared(
-                        target,
-                        (j // width * col_group + j % width) * smem_row_bytes
-                        + i // row_width * row_group * item_size,
-                        values,
-                    )
+            target: int32 = smem + thread_row * smem_row_bytes + thread_col * item_size
+            for i in static_range(runs):
+                # Scaled here, not after the sum over blocks: a vector of bare accumulators would
+                # tie these to neighbouring registers, and slow down the mainloop.
+                values = multiplied(alpha, acc[firsts[i] : firsts[i] + span : step])
+                store_shared(target, rows[i] * smem_row_bytes + cols[i] * item_size, values)
             if split_k == 1:
                 cuda.syncthreads()
             else:
