@@ -41,11 +41,12 @@ from dxgemm.handwritten.parts.batch_tiles import (
     block_count,
     make_batch_kernel,
     make_line_copy,
-    make_store_tile,
     resident_blocks,
 )
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.tiles import make_store_result
 
 LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 MOST_UNROLLED_K = 16
@@ -220,9 +221,8 @@ def make_compute_tile(
             False, b_mode.endswith("16"), part_k, tile_n, item_size, b_line_bytes,
             tile_threads, dtype, is_cached=True,
         )  # fmt: skip
-    store_tile = make_store_tile(
-        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width, index
-    )
+    fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
+    store_result = make_store_result(fragment, dtype, epilogue, index)
 
     def compute_tile(
         thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
@@ -319,7 +319,7 @@ def make_compute_tile(
 
         # --- Epilogue ---
         if exists:
-            store_tile(
+            store_result(
                 acc, int32(tile_row + row), int32(tile_col + col), is_inside, m, n, alpha, beta,
                 c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip

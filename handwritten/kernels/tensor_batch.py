@@ -34,12 +34,13 @@ from dxgemm.handwritten.parts.batch_tiles import (
     block_count,
     make_batch_kernel,
     make_line_copy,
-    make_store_tile,
     resident_blocks,
 )
+from dxgemm.handwritten.parts.fragment import mma_fragment
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, block_a_tile
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.tiles import make_store_result
 
 ITEM_BYTES = 8
 A_LINES, B_LINES = 1, 2  # rows of a, columns of b from one group of four lanes to the next
@@ -178,9 +179,9 @@ def make_compute_tile(
         b_is_along_k, b_mode.endswith("16"), part_k, tile_n, item, b_line_bytes,
         tile_threads, dtype, is_cached=True,
     )  # fmt: skip
-    store_tile = make_store_tile(
-        2 * mmas_m, 2 * mmas_n, MMA_COLS, MMA_ROWS, dtype, epilogue, 2, index
-    )
+    # The operands have changed sides: out.T = b.T @ a.T.
+    fragment = mma_fragment(mmas_n, mmas_m).transposed()
+    store_result = make_store_result(fragment, dtype, epilogue, index)
 
     def compute_tile(
         thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
@@ -268,14 +269,8 @@ def make_compute_tile(
 
         # --- Epilogue ---
         if exists:
-            sums = ()
-            for j in static_range(mmas_m):
-                for odd in static_range(2):
-                    for i in static_range(mmas_n):
-                        place = (i * mmas_m + j) * 4 + odd
-                        sums = sums + (acc[place], acc[place + 2])
-            store_tile(
-                sums, int32(tile_row + warp_row + 2 * member),
+            store_result(
+                acc, int32(tile_row + warp_row + 2 * member),
                 int32(tile_col + warp_col + 2 * group), is_inside, m, n, alpha, beta,
                 c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import PARKED_BYTES, VectorConfig
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
@@ -83,7 +84,8 @@ def make_kernel(
     )
     load_a_frag = make_load_fragment(thread_m, row_group, a_layout, dtype)
     load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
-    store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype, epilogue)
+    fragment = thread_fragment((thread_m, width, row_group), (thread_n, width, col_group))
+    store_result = make_store_result(fragment, dtype, epilogue)
 
     @gemm_kernel
     def conflict_free_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

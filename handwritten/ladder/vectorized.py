@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import VectorConfig as Config
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
@@ -58,7 +59,8 @@ def make_kernel(
     )
     load_a_frag = make_load_fragment(thread_m, width, a_layout, dtype)
     load_b_frag = make_load_fragment(thread_n, width, b_layout, dtype)
-    store_result = make_store_result(thread_m, thread_n, width, width, dtype, epilogue)
+    fragment = thread_fragment((thread_m, width, width), (thread_n, width, width))
+    store_result = make_store_result(fragment, dtype, epilogue)
 
     @gemm_kernel
     def vectorized_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

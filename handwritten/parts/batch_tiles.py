@@ -17,7 +17,6 @@ import numpy as np
 from dxgemm.handwritten.parts.configs import MOST_REGISTERS, REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.tiles import make_store_result
 
 # Words of a variant besides the layouts of a and b: strides that need 64 bits, and an a that is the
 # same for a whole batch.
@@ -180,61 +179,6 @@ def make_line_copy(
     functions = copy, copy_predicated
     copy, copy_predicated = (device_function(unroll(f)) for f in functions)
     return copy, copy_predicated
-
-
-def make_store_tile(
-    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str,
-    epilogue: Any, row_width: int, index: Any,
-) -> Any:  # fmt: skip
-    """`tiles.make_store_result` with a fast path for whole vectors that replace those in out.
-
-    Args:
-        index: int32 or int64, the type of strides in bytes.
-    """
-    from numba import int32, int64
-
-    from dxgemm.handwritten.parts.intrinsics import device_function, global_address, store_global
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size
-    col_vectors = thread_n // width
-    is_plain = epilogue is None
-    store_result = make_store_result(
-        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width
-    )
-
-    def store_tile(
-        acc, row, col, is_inside, m, n, alpha, beta,
-        c, c_start, out, out_start,
-        matrix, extra,
-    ):  # fmt: skip
-        target = global_address(out.data) + out_start * item_size
-        stride = index(out.row * item_size)
-        if (
-            is_plain and (is_inside or n % width == 0) and beta == 0 and out.col == 1
-            and (target | stride) % 16 == 0
-        ):  # fmt: skip
-            rows: int32 = m - row
-            cols: int32 = n - col
-            target += int64(int32(row)) * int64(stride) + int32(col) * item_size
-            for i in static_range(thread_m):
-                step = i // row_width * row_group + i % row_width
-                line = target + int64(int32(step)) * int64(stride)
-                for j in static_range(col_vectors):
-                    values = ()
-                    for element in static_range(width):
-                        value = (alpha * acc[i * thread_n + j * width + element],)
-                        values = values + value
-                    if step < rows and j * col_group < cols:
-                        store_global(line, j * col_group * item_size, values)
-        else:
-            store_result(
-                acc, row, col, is_inside, m, n, alpha, beta,
-                c, c_start, out, out_start, matrix, extra,
-            )  # fmt: skip
-
-    return device_function(unroll(store_tile))
 
 
 def make_find_matrix(config: Any) -> Any:

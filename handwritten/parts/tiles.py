@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
 # Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
@@ -205,184 +206,119 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
 
 
 def make_store_result(
-    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str, epilogue: Any = None,
-    row_width: int | None = None,
-) -> Any:  # fmt: skip
+    fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
+) -> Any:
     """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
-    They lie in vectors of 16 bytes along rows and, along columns, in row_width neighbouring rows,
-    by default as many; these are row_group and col_group elements apart. (row, col) is the first
-    element, counted in the matrix at c_start and out_start; `is_inside` says that the block's whole
-    tile is inside.
-    """
-    from numba import int32
+    (row, col) is the first element, counted in the matrix at c_start and out_start; `is_inside`
+    says that the block's whole tile is inside.
 
+    Args:
+        fragment: elements of a thread, in vectors of 16 bytes along rows.
+        index: type of strides in bytes where vectors are written without c: int32, or int64.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         device_function,
         global_address,
-        load_vector,
-        plus_scaled,
         scaled,
+        store_global,
         store_vector,
     )
+    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    scalar = np.dtype(dtype).type
+    index = index or int64
     item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size
-    col_vectors = thread_n // width
-    row_width = row_width or width
+    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    runs = len(firsts)
     # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     taken = columns_for_one(epilogue)
-    finish = make_finish(epilogue, dtype, dtype, None if taken == 1 else taken)
-    finish_vector = make_finish(epilogue, dtype, dtype, width)
     stored = width // taken  # results of a vector
-    vectors = thread_m * col_vectors
-    is_short = epilogue is None or (
+    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
+    finish = make_finish(epilogue, dtype, dtype, taken)
+    finish_vector = make_finish(epilogue, dtype, dtype, width)
+    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
+    is_short = is_plain or (
         len(epilogue.stages) <= MOST_STAGES_TOGETHER
         and not any(stage.outputs for stage in epilogue.stages)
     )
+    together = VECTORS_TOGETHER if is_short else 1
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
-    def write_element(value, alpha, beta, c, c_index, out, out_index, matrix, row, col, extra):
-        value = scaled(alpha, value)
-        if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            value = plus_scaled(value, beta, c.data[c_index])
-        out.data[out_index] = finish(value, matrix, row, col, extra)
+    def write_one(values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra):
+        values = plus_one(scaled(alpha, values), beta, c, c_index, c_step)
+        out.data[out_index] = finish(values, matrix, row, col, extra)[0]
 
-    def write_pair(
-        values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra
-    ):
-        first, second = scaled(alpha, values[0]), scaled(alpha, values[1])
-        if beta != 0:
-            first = plus_scaled(first, beta, c.data[c_index])
-            second = plus_scaled(second, beta, c.data[c_index + c_step])
-        out.data[out_index] = finish((first, second), matrix, row, col, extra)[0]
-
-    def sum_vector(values, alpha, beta, c, c_index):
-        result = ()
-        if beta != 0:
-            added = load_vector(scalar, width, c.data, c_index)
-            for element in static_range(width):
-                product = scaled(alpha, values[element])
-                result = result + (plus_scaled(product, beta, added[element]),)
-        else:
-            for element in static_range(width):
-                result = result + (scaled(alpha, values[element]),)
-        return result
-
-    def row_of(row, place):
-        """Row of a vector, counted row by row among the thread's vectors."""
-        i = place // col_vectors
-        return row + (i // row_width * row_group + i % row_width)
-
-    def write_apart(
-        acc, row, col, alpha, beta,
-        c, c_start, out, out_start, matrix, extra,
-    ):  # fmt: skip
-        for place in static_range(vectors):
-            i_row, i_col = row_of(row, place), col + place % col_vectors * col_group
-            c_index = c_start + i_row * c.row + i_col
-            out_index = out_start + i_row * out.row + (i_col if taken == 1 else i_col // 2)
-            values = acc[place * width : place * width + width]
-            # In branches of its own, so that the compiler leaves it apart.
-            if beta != 0:
-                sums = sum_vector(values, alpha, beta, c, c_index)
-                store_vector(out.data, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
-            else:
-                sums = sum_vector(values, alpha, beta, c, c_index)
-                store_vector(out.data, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
-
-    def write_together(
+    def write_vectors(
         acc, row, col, alpha, beta,
         c, c_start, out, out_start, matrix, extra,
     ):  # fmt: skip
         # A few vectors at a time are all read, then computed, then written: a store would hold back
         # the loads that follow it.
-        for first in static_range(0, vectors, VECTORS_TOGETHER):
+        for first in static_range(0, runs, together):
             sums, results = (), ()
-            for place in static_range(first, first + VECTORS_TOGETHER):
-                if place < vectors:
-                    i_row = row_of(row, place)
-                    sums = sums + sum_vector(
-                        acc[place * width : place * width + width], alpha, beta, c,
-                        c_start + i_row * c.row + col + place % col_vectors * col_group,
-                    )  # fmt: skip
-            for place in static_range(first, first + VECTORS_TOGETHER):
-                if place < vectors:
-                    results = results + finish_vector(
-                        sums[(place - first) * width : (place - first) * width + width],
-                        matrix,
-                        row_of(row, place),
-                        col + place % col_vectors * col_group,
-                        extra,
-                    )  # fmt: skip
-            for place in static_range(first, first + VECTORS_TOGETHER):
-                if place < vectors:
-                    out_line = out_start + row_of(row, place) * out.row
-                    if taken == 1:
-                        out_index = out_line + col + place % col_vectors * col_group
-                    else:
-                        out_index = out_line + (col + place % col_vectors * col_group) // 2
-                    store_vector(
-                        out.data,
-                        out_index,
-                        results[(place - first) * stored : (place - first) * stored + stored],
-                    )
+            for i in static_range(first, min(first + together, runs)):
+                values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
+                c_index = c_start + (row + rows[i]) * c.row + col + cols[i]
+                sums = sums + plus_vector(values, beta, c, c_index, 0)
+            for i in static_range(first, min(first + together, runs)):
+                values = sums[(i - first) * width : (i - first) * width + width]
+                results = results + finish_vector(
+                    values, matrix, row + rows[i], col + cols[i], extra
+                )
+            for i in static_range(first, min(first + together, runs)):
+                line = out_start + (row + rows[i]) * out.row
+                at = line + col + cols[i] if taken == 1 else line + (col + cols[i]) // 2
+                values = results[(i - first) * stored : (i - first) * stored + stored]
+                store_vector(out.data, at, values)
 
     # Functions of their own, because numba then works out their types once and not for each call.
-    write_element, write_pair = device_function(write_element), device_function(write_pair)
-    sum_vector = device_function(unroll(sum_vector))
-    row_of = device_function(row_of)
-    write_vectors = device_function(unroll(write_together if is_short else write_apart))
+    write_one = device_function(unroll(write_one))
+    write_vectors = device_function(unroll(write_vectors))
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
         c, c_start, out, out_start,
         matrix, extra,
     ):  # fmt: skip
-        is_vector = (
-            is_inside and out.col == 1
-            and (global_address(out.data) | (out.row | out_start) * item_size) % 16 == 0
-        )  # fmt: skip
-        if is_vector and beta != 0:
-            is_vector = (
-                c.col == 1 and (global_address(c.data) | (c.row | c_start) * item_size) % 16 == 0
-            )
-        if is_vector:
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
+        rows_left: int32 = min(m - row, far)
+        cols_left: int32 = min(n - col, far)
+        if is_plain and is_vector and beta == 0 and (is_inside or n % width == 0):
+            stride = index(out.row * item_size)
+            target = global_address(out.data) + (out_start + col) * item_size
+            target += int64(index(row)) * int64(stride)
+            for i in static_range(runs):
+                if rows[i] < rows_left and cols[i] < cols_left:
+                    store_global(
+                        target + int64(int32(rows[i])) * int64(stride), cols[i] * item_size,
+                        scaled(alpha, acc[firsts[i] : firsts[i] + span : step]),
+                    )  # fmt: skip
+        elif is_vector and is_inside:
             write_vectors(
                 acc, row, col, alpha, beta,
                 c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip
         else:
-            rows: int32 = min(m - row, far)
-            cols: int32 = min(n - col, far)
-            for i in static_range(thread_m):
-                i_step = i // row_width * row_group + i % row_width
+            for i in static_range(runs):
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
-                c_step = c.col if i_step < rows else 0
-                out_step = out.col if i_step < rows else 0
-                c_row = c_start + (row + i_step) * c.row + col * c.col
+                c_step = c.col if rows[i] < rows_left else 0
+                out_step = out.col if rows[i] < rows_left else 0
+                c_row = c_start + (row + rows[i]) * c.row + col * c.col
                 out_col = col if taken == 1 else col // 2
-                out_row = out_start + (row + i_step) * out.row + out_col * out.col
-                for j in static_range(0, thread_n, taken):
-                    j_step = j // width * col_group + j % width
-                    if i_step < rows and j_step < cols:
-                        if taken > 1:
-                            write_pair(
-                                acc[i * thread_n + j : i * thread_n + j + 2], alpha, beta,
-                                c, c_row + j_step * c_step, c_step,
-                                out, out_row + j_step // 2 * out_step,
-                                matrix, row + i_step, col + j_step, extra,
-                            )  # fmt: skip
-                        else:
-                            write_element(
-                                acc[i * thread_n + j], alpha, beta,
-                                c, c_row + j_step * c_step,
-                                out, out_row + j_step * out_step,
-                                matrix, row + i_step, col + j_step, extra,
-                            )  # fmt: skip
+                out_row = out_start + (row + rows[i]) * out.row + out_col * out.col
+                for j in static_range(0, width, taken):
+                    if rows[i] < rows_left and cols[i] + j < cols_left:
+                        write_one(
+                            acc[firsts[i] + j * step : firsts[i] + (j + taken) * step : step],
+                            alpha, beta, c, c_row + (cols[i] + j) * c_step, c_step,
+                            out, out_row + (cols[i] + j) // taken * out_step,
+                            matrix, row + rows[i], col + cols[i] + j, extra,
+                        )  # fmt: skip
 
     return device_function(unroll(store_result))
 
