@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.complex_product import make_scale
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 
@@ -88,7 +89,7 @@ def make_kernel(
     copies = 2 if expands in ("i", "-i") else 1
     lanes_read = rows if order == "turned" else cols
     is_turned, is_negative, are_parts = order == "turned", expands == "-i", "parts" in expands
-    are_halves = expands == "halves"
+    are_halves, scale = expands == "halves", make_scale(1)
 
     @gemm_kernel
     def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -115,10 +116,7 @@ def make_kernel(
                 re, im = load_vector(scalar, 2, a.data, place + int64(first_col + col) * a.col)
                 if conjugates:
                     im = -im
-                if beta != 0:
-                    re, im = alpha * re - beta * im, alpha * im + beta * re
-                else:  # an infinite part is not multiplied by 0
-                    re, im = alpha * re, alpha * im
+                re, im = scale((re, im), alpha, beta)
                 tile[row * tile_row + 2 * col] = re
                 tile[row * tile_row + 2 * col + 1] = im
             elif are_halves:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.complex_product import make_plus_multiple, make_scale
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 
@@ -80,6 +81,7 @@ def make_kernel(
     complex_dtype = np.result_type(scalar, np.complex64).name
     finish = make_finish(epilogue, dtype, dtype if is_real else complex_dtype)
     find_element = make_find_element(threads)
+    scale, plus_multiple = make_scale(1), make_plus_multiple(1)
 
     @gemm_kernel
     def complex_sum_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -115,20 +117,12 @@ def make_kernel(
                 re, im = a.data[place], a.data[place + b.batch]
                 if row < col:
                     im = -im
-            if beta != 0:
-                re, im = alpha * re - beta * im, alpha * im + beta * re
-            else:  # an infinite part is not multiplied by 0
-                re, im = alpha * re, alpha * im
+            re, im = scale((re, im), alpha, beta)
             factor_re, factor_im = extra[factors], extra[factors + 1]
             if factor_re != 0 or factor_im != 0:
                 place = int64(matrix) * c.batch + row * c.row + col * c.col
-                c_re, c_im = load_vector(scalar, 2, c.data, place)
-                if factor_im != 0:
-                    re += factor_re * c_re - factor_im * c_im
-                    im += factor_re * c_im + factor_im * c_re
-                else:
-                    re += factor_re * c_re
-                    im += factor_re * c_im
+                added = load_vector(scalar, 2, c.data, place)
+                re, im = plus_multiple((re, im), factor_re, factor_im, added)
             if products in TRIANGLES and row == col:
                 im = scalar(0)
             place = int64(matrix) * out.batch + row * out.row + col * out.col

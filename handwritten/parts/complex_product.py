@@ -39,3 +39,48 @@ def make_add_products(thread_m: int, thread_n: int, conjugates: str) -> Any:
         return outer_product(outer_product(acc, a_re, b_straight), a_im, b_turned)
 
     return device_function(unroll(add_products))
+
+
+def make_scale(count: int) -> Any:
+    """A device function: (values, factor_re, factor_im) -> `count` elements times a factor.
+
+    An infinite part is not multiplied by 0, the imaginary part of a real factor.
+    """
+    from dxgemm.handwritten.parts.intrinsics import device_function, plus_scaled, scaled
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    def scale(values, factor_re, factor_im):
+        if factor_im == 0:
+            results = scaled(factor_re, values)
+        else:
+            results = ()
+            for place in static_range(0, 2 * count, 2):
+                re, im = values[place], values[place + 1]
+                results = results + (
+                    plus_scaled(scaled(factor_re, re), -factor_im, im),
+                    plus_scaled(scaled(factor_re, im), factor_im, re),
+                )
+        return results
+
+    return device_function(unroll(scale))
+
+
+def make_plus_multiple(count: int) -> Any:
+    """A device function: (values, factor_re, factor_im, added) -> values + factor * added."""
+    from dxgemm.handwritten.parts.intrinsics import device_function, plus_scaled
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    def plus_multiple(values, factor_re, factor_im, added):
+        if factor_im == 0:
+            results = plus_scaled(values, factor_re, added)
+        else:
+            results = ()
+            for place in static_range(0, 2 * count, 2):
+                re, im = added[place], added[place + 1]
+                results = results + (
+                    plus_scaled(plus_scaled(values[place], factor_re, re), -factor_im, im),
+                    plus_scaled(plus_scaled(values[place + 1], factor_re, im), factor_im, re),
+                )
+        return results
+
+    return device_function(unroll(plus_multiple))

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS
+from dxgemm.handwritten.parts.complex_product import (
+    COMPLEX_PARTS,
+    make_plus_multiple,
+    make_scale,
+)
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
@@ -105,8 +109,6 @@ def make_store_complex(
         global_address,
         load_global,
         load_shared,
-        plus_scaled,
-        scaled,
         store_global,
         store_shared,
         zeros,
@@ -131,42 +133,7 @@ def make_store_complex(
     finish = make_finish(epilogue, real_dtype, out_dtype, width)
     finish_one = make_finish(epilogue, real_dtype, out_dtype)
 
-    def multiply(acc, factor_re, factor_im):
-        results = ()
-        if factor_im == 0:  # an infinite part is not multiplied by 0
-            for place in static_range(2 * thread_m * thread_n):
-                results = results + (scaled(factor_re, acc[place]),)
-        else:
-            for place in static_range(0, 2 * thread_m * thread_n, 2):
-                re, im = acc[place], acc[place + 1]
-                product_re = plus_scaled(scaled(factor_re, re), -factor_im, im)
-                product_im = plus_scaled(scaled(factor_re, im), factor_im, re)
-                results = results + (product_re, product_im)
-        return results
-
-    def make_plus_multiple(count: int) -> Any:
-        """A device function: (sums, factor_re, factor_im, added) -> `count` sums."""
-
-        def plus_multiple(values, factor_re, factor_im, added):
-            results = ()
-            if factor_im == 0:
-                for place in static_range(2 * count):
-                    results = results + (plus_scaled(values[place], factor_re, added[place]),)
-            else:
-                for place in static_range(0, 2 * count, 2):
-                    re, im = added[place], added[place + 1]
-                    sum_re = plus_scaled(values[place], factor_re, re)
-                    sum_im = plus_scaled(values[place + 1], factor_re, im)
-                    sum_re, sum_im = (
-                        plus_scaled(sum_re, -factor_im, im),
-                        plus_scaled(sum_im, factor_im, re),
-                    )
-                    results = results + (sum_re, sum_im)
-            return results
-
-        return device_function(unroll(plus_multiple))
-
-    multiply = device_function(unroll(multiply))
+    scale = make_scale(thread_m * thread_n)
     plus_multiple, plus_multiple_one = make_plus_multiple(thread_n), make_plus_multiple(1)
 
     def make_write(count: int, has_addend: bool) -> Any:
@@ -271,7 +238,7 @@ def make_store_complex(
         is_vector = out.col == 1 and n % width == 0 and (out_first | out_row) % VECTOR_BYTES == 0
         c_first += int64(int32(row)) * int64(c_row) + int64(int32(col)) * int64(c_col)
         out_first += int64(int32(row)) * int64(out_row) + int64(int32(col)) * int64(out_col)
-        acc = multiply(acc, alpha_re, alpha_im)
+        acc = scale(acc, alpha_re, alpha_im)
         c_place, out_place = (c_first, c_row, c_col), (out_first, out_row, out_col)
         if has_beta:
             beta = extra[factors], extra[factors + 1]
