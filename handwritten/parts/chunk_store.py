@@ -85,15 +85,8 @@ def make_store_chunk(
     read = make_read(epilogue, vector_items)
     finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, rounds, is_read=True)
     is_whole = side is None
-    takes_no_c = not (along_rows and is_whole)  # 16-bit rows without c are for `store_rounded`
     keeps, _ = make_keeps(side)
     write_chunk, place = make_write_chunk(along_rows, rows_are_split)
-
-    @cuda.jit(device=True, forceinline=True)
-    def sum_pair(alpha, x, y, beta, old):
-        c = unpack_pair(kind, old)
-        first = plus_scaled(scaled(alpha, x), beta, c[0])
-        return pack_pair(kind, first, plus_scaled(scaled(alpha, y), beta, c[1]))
 
     @cuda.jit(device=True, forceinline=True)
     def load_element(address):
@@ -110,58 +103,26 @@ def make_store_chunk(
         else:
             store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
 
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def store_plain(
-        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
-        operands, matrix, top, left,
-    ):  # fmt: skip
-        """Store 16 bytes at a time, each whole inside the result or whole outside of it."""
-        write_chunk(chunk_smem, lane, frag)
-        item: int32 = lane % lanes_per_line * vector_items
-        row, col = place(int32(lane // lanes_per_line), item)
-        if not has_edges:
-            lines: int32 = 4 * LANES
-        elif along_rows:
-            lines = rows if col < cols else 0
-        else:
-            lines = cols if row < rows else 0
-        for step in static_range(steps):
-            line = int32(lane // lanes_per_line + step * lines_per_step)
-            source: int32 = chunk_smem + line * line_bytes + item * 4
-            row, col = place(line, item)
-            line, along = (row, col) if along_rows else (col, row)
-            if line < lines:
-                target = out + int32(line * out_line_bytes + along * item_bytes)
-                old = c + int32(line * c_line_bytes + along * item_bytes)
-                x = load_shared(scalar, 4, source, 0)
-                if is_word:
-                    sums = ()
-                    if adds_c and beta != 0:
-                        z = load_global(scalar, 4, old, 0)
-                        for i in static_range(4):
-                            sums = sums + (plus_scaled(scaled(alpha, x[i]), beta, z[i]),)
-                    else:
-                        for i in static_range(4):
-                            sums = sums + (scaled(alpha, x[i]),)
+    def make_plus_c(count: int) -> Any:
+        """A device function: values plus beta times `count` neighbours from an address on."""
+
+        def plus_c(values, beta, address):
+            if adds_c and beta != 0:
+                added = ()
+                if count == 1:
+                    added = (load_element(address),)
+                elif is_word:
+                    added = load_global(scalar, 4, address, 0)
                 else:
-                    y = load_shared(scalar, 4, source, 16)
-                    if takes_no_c and beta == 0:
-                        sums = (
-                            pack_pair(kind, alpha * x[0], alpha * x[1]),
-                            pack_pair(kind, alpha * x[2], alpha * x[3]),
-                            pack_pair(kind, alpha * y[0], alpha * y[1]),
-                            pack_pair(kind, alpha * y[2], alpha * y[3]),
-                        )
-                    else:
-                        z = load_global(int32, 4, old, 0)
-                        sums = (
-                            sum_pair(alpha, x[0], x[1], beta, z[0]),
-                            sum_pair(alpha, x[2], x[3], beta, z[1]),
-                            sum_pair(alpha, y[0], y[1], beta, z[2]),
-                            sum_pair(alpha, y[2], y[3], beta, z[3]),
-                        )
-                store_global(target, 0, sums)
+                    pairs = load_global(int32, 4, address, 0)
+                    for i in static_range(4):
+                        added = added + unpack_pair(kind, pairs[i])
+                values = plus_scaled(values, beta, added)
+            return values
+
+        return cuda.jit(device=True, forceinline=True)(unroll(plus_c))
+
+    plus_element, plus_vector = make_plus_c(1), make_plus_c(vector_items)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -182,44 +143,38 @@ def make_store_chunk(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def store_finished(
+    def store_chunk(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
         operands, matrix, top, left,
     ):  # fmt: skip
-        """`store_plain` with the epilogue."""
+        """Store 16 bytes at a time, each whole inside the result or whole outside of it."""
         write_chunk(chunk_smem, lane, frag)
         item: int32 = lane % lanes_per_line * vector_items
+        row, col = place(int32(lane // lanes_per_line), item)
+        if not has_edges:
+            lines: int32 = 4 * LANES
+        elif along_rows:
+            lines = rows if col < cols else 0
+        else:
+            lines = cols if row < rows else 0
         for step in static_range(steps):
             line = int32(lane // lanes_per_line + step * lines_per_step)
             source: int32 = chunk_smem + line * line_bytes + item * 4
             row, col = place(line, item)
-            if row < rows and col < cols:
-                line, along = (row, col) if along_rows else (col, row)
+            line, along = (row, col) if along_rows else (col, row)
+            if line < lines:
                 old = c + int32(line * c_line_bytes + along * item_bytes)
                 if taken > 1:
                     along = along // 2
                 target = out + int32(line * out_line_bytes + along * item_bytes)
-                sums, added, values = (), (), ()
+                sums, packed = (), ()
                 for i in static_range(0, vector_items, 4):
                     sums = sums + load_shared(scalar, 4, source, 4 * i)
-                for i in static_range(vector_items):
-                    values = values + (scaled(alpha, sums[i]),)
-                if adds_c and beta != 0:
-                    if is_word:
-                        added = load_global(scalar, 4, old, 0)
-                    else:
-                        pairs = load_global(int32, 4, old, 0)
-                        for i in static_range(4):
-                            added = added + unpack_pair(kind, pairs[i])
-                    totals = ()
-                    for i in static_range(vector_items):
-                        totals = totals + (plus_scaled(values[i], beta, added[i]),)
-                    values = totals
+                values = plus_vector(scaled(alpha, sums), beta, old)
                 if along_rows:
                     values = finish_vector(values, matrix, top + row, left + col, operands[step])
                 else:
                     values = finish_vector(values, matrix, left + col, top + row, operands[step])
-                packed = ()
                 if is_word:
                     packed = values
                 elif is_byte:
@@ -249,12 +204,9 @@ def make_store_chunk(
             if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
                 sums, values = load_shared(scalar, taken, source, 0), ()
                 for i in static_range(taken):
-                    value = scaled(alpha, sums[i])
-                    if adds_c and beta != 0:
-                        old = c + row * c_row_bytes + col * c_col_bytes
-                        old += i * (c_col_bytes if along_rows else c_row_bytes)
-                        value = plus_scaled(value, beta, load_element(old))
-                    values = values + (value,)
+                    old = c + row * c_row_bytes + col * c_col_bytes
+                    old += i * (c_col_bytes if along_rows else c_row_bytes)
+                    values = values + plus_element((scaled(alpha, sums[i]),), beta, old)
                 if along_rows:
                     values = finish(values, matrix, top + row, left + col, extra)
                 else:
@@ -264,7 +216,6 @@ def make_store_chunk(
             line += LANES // line_pieces
             source += LANES // line_pieces * line_bytes
 
-    store_chunk = store_plain if epilogue is None else store_finished
     return read_chunk, store_chunk, store_elements
 
 
