@@ -30,7 +30,8 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import emulated_mainloop, emulation, kernel, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.scale_back import make_store
+from dxgemm.handwritten.parts.scale_back import make_scale_tile
+from dxgemm.handwritten.parts.store import make_store
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, make_load
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
@@ -128,14 +129,18 @@ def make_kernel(
     scheme = emulation.SCHEMES[scheme_name]
     tile_k, flag = scheme.stage_k, len(epilogue.operands) - 1
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
+    is_fused = epilogue.stages or epilogue.reduction is not None
     return make_tma_kernel(
         config,
         tile_k,
         make_place(config, tile_k, stored, flag=flag),
         make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS, scheme.parts),
         emulated_mainloop.make_multiply(config, scheme, a_across, b_across),
-        make_store(config, epilogue, flag - 2, stored),
-    )
+        make_store(
+            config, "float32", stored=stored, epilogue=epilogue if is_fused else None,
+            commutes=False, prepare=make_scale_tile(config.tile_n, flag - 2),
+        ),
+    )  # fmt: skip
 
 
 KERNEL = kernel.Kernel(

@@ -102,8 +102,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.scale_back import make_scale_back
     from dxgemm.handwritten.parts.tile_order import make_tile_map
-    from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     scheme = SCHEMES[scheme_name]
     shift = float(2.0**-scheme.shift)
@@ -128,8 +128,8 @@ def make_kernel(
     col_factors, invalid = row_factors + 1, row_factors + 2
     locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, stored)
     scale_back = make_scale_back(WARP_TILE)
-    allows_vectors, store_tile = make_store_triangle(
-        WARP_TILE, "float32", True, False, stored, epilogue, commutes=False
+    allows_vectors, store_tile = make_store_tile(
+        WARP_TILE, "float32", True, False, epilogue, stored=stored, commutes=False
     )
 
     @gemm_kernel

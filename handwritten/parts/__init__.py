@@ -12,7 +12,7 @@ tensor_map, wgmma_*               TMA, the ring of stages, main loops, the store
 chunk_store, rounded_store        that store, by chunk: through shared memory as sums, or rounded
 place, tile_order                 which block takes which tile, and which k
 store                             what becomes of a tile's sums
-triangle, triangle_store          tiles of symmetric results, and their mirror images
+triangle                          tiles of symmetric results, and their mirror images
 skinny_*                          few rows: tiles, the ring, main loops, sums of a cluster
 fragment, tile_store, addend      elements of a thread, and their store: alpha * sums + beta * c
 epilogue, elementary              the caller's function, and the functions it may call

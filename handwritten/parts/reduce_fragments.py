@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.store import Store
-
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -125,29 +123,3 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         put_line(lower, lane, matrix, slots, lower_row, left, m, n, extra)
 
     return device_function(unroll(reduce_fragments))
-
-
-def make_store(config: Any, epilogue: Any, prepare: Callable[..., Any]) -> Store:
-    """The reduction of a tile; prepare is that of `store.make_store`."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import unroll
-
-    partials, count = len(epilogue.stage_operands), epilogue.reduction.count
-    reduce_fragments = make_reduce_fragments(epilogue, config.tile_n)
-
-    def begin(result):
-        """Slots of a row: the elements of the first buffer tell."""
-        return int32(result.extra[partials][1] // (count * result.m * result.batch))
-
-    def store(sums, smem, thread, tile, work, result, slots):
-        sums = prepare(sums, thread, tile, work, result)
-        top: int32 = tile.row + thread // 32 * 16
-        c = result.c
-        reduce_fragments(
-            sums, int32(thread % 32), tile.matrix, slots, top, tile.col, result.m, result.n,
-            result.alpha, result.beta, c, tile.matrix * c.batch, result.extra,
-        )  # fmt: skip
-
-    return Store(device_function(unroll(begin)), device_function(unroll(store)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts import reduce_fragments, store
 from dxgemm.handwritten.parts.emulation import PADDING
 
 
@@ -62,21 +61,3 @@ def make_scale_tile(tile_n: int, row_factors: int) -> Callable[..., Any]:
         return scale_back(sums, upper, lower, b_factors, at)
 
     return device_function(unroll(scale_tile))
-
-
-def make_store(config: Any, epilogue: Any, row_factors: int, stored: str) -> store.Store:
-    """The float32 result, or its reduction, of sums that are scaled back.
-
-    Args:
-        config: a `WgmmaConfig`.
-        epilogue: a `Fusion`, whose operands end with those of the emulation.
-        row_factors: see `make_scale_tile`.
-        stored: triangles of a symmetric result that are written; "" for another result.
-    """
-    scale = make_scale_tile(config.tile_n, row_factors)
-    if epilogue.reduction is not None:
-        return reduce_fragments.make_store(config, epilogue, scale)
-    fused = epilogue if epilogue.stages else None
-    return store.make_store(
-        config, "float32", stored=stored, epilogue=fused, commutes=False, prepare=scale
-    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
 from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
-from dxgemm.handwritten.parts.triangle_store import make_store_triangle
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
+from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
 
 class Result(NamedTuple):
@@ -48,7 +49,7 @@ def make_store(
     prepare: Callable[..., Any] | None = None,
     skips_alpha: bool = False,
 ) -> Store:
-    """The result, by `make_store_triangle`, each warp its rows.
+    """The result, by `make_store_tile`, or its reduction along rows, each warp its rows.
 
     Args:
         prepare: device function: (sums, thread, tile, work, result) -> the sums to store; None for
@@ -65,15 +66,27 @@ def make_store(
     missing = -tile_n % BLOCK_COLS
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
     first_row = make_first_row(rows_are_split)
-    allows_vectors, store_rows = make_store_triangle(
-        tile_n + missing, out_dtype, along_rows, rows_are_split, stored, epilogue, commutes,
-        chunk_bytes, acc_dtype,
-    )  # fmt: skip
+    reduction = epilogue.reduction if epilogue is not None else None
+    is_reduced, partials, count = reduction is not None, 0, 0
+    allows_vectors = store_rows = reduce_fragments = None
+    if reduction is not None:
+        partials, count = len(epilogue.stage_operands), reduction.count
+        reduce_fragments = make_reduce_fragments(epilogue, tile_n)
+    else:
+        allows_vectors, store_rows = make_store_tile(
+            tile_n + missing, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, stored,
+            commutes, chunk_bytes,
+        )  # fmt: skip
 
     def begin(result):
-        return allows_vectors(result.m, result.n, result.beta, result.c, result.out)
+        """True if vectors can be stored; slots of a row, as the elements of a buffer tell."""
+        if is_reduced:
+            held = int32(result.extra[partials][1] // (count * result.m * result.batch))
+        else:
+            held = allows_vectors(result.m, result.n, result.beta, result.c, result.out)
+        return held
 
-    def store(sums, smem, thread, tile, work, result, has_vectors):
+    def store(sums, smem, thread, tile, work, result, held):
         lane: int32 = thread % 32
         chunk_smem: int32 = smem + thread // 32 * chunk_bytes
         top: int32 = tile.row + first_row(thread)
@@ -86,9 +99,15 @@ def make_store(
         alpha = result.alpha
         if skips_alpha:
             alpha = alpha if tile.end_k > tile.first_k else float32(0)
-        store_rows(
-            sums, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col, has_vectors,
-            alpha, result.beta, result.c, result.out, result.extra,
-        )  # fmt: skip
+        if is_reduced:
+            reduce_fragments(
+                sums, lane, tile.matrix, held, top, tile.col, result.m, result.n, alpha,
+                result.beta, result.c, tile.matrix * result.c.batch, result.extra,
+            )  # fmt: skip
+        else:
+            store_rows(
+                sums, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col, held,
+                alpha, result.beta, result.c, result.out, result.extra,
+            )  # fmt: skip
 
     return Store(device_function(unroll(begin)), device_function(unroll(store)))

@@ -20,7 +20,7 @@ from dxgemm.handwritten.parts.chunk_store import (
     make_store_chunk,
 )
 from dxgemm.handwritten.parts.rounded_store import make_store_rounded, make_store_turned
-from dxgemm.handwritten.parts.triangle import Side, make_keeps
+from dxgemm.handwritten.parts.triangle import OTHER, Side, make_keeps, stores
 
 
 def reads_lines(epilogue: Any) -> bool:
@@ -39,16 +39,76 @@ def make_store_tile(
     rows_are_split: bool,
     epilogue: Any = None,
     acc_dtype: str = "float32",
-    side: Side | None = None,
+    stored: str = "",
+    commutes: bool = True,
     chunk_bytes: int = STORE_BYTES,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
     allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
-    writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on.
-    Arguments are those of `make_store_chunk`; of a symmetric result, `side` are the elements that
-    this store writes. `chunk_bytes` of shared memory belong to the warp.
+    writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on. A tile
+    of a symmetric result is stored as it lies, as its mirror image, or both: see `triangle.stores`.
+
+    Args:
+        along_rows: False if the result is the transposed product.
+        rows_are_split, epilogue, acc_dtype: see `make_store_chunk`.
+        stored: triangles of a symmetric result that are written; "" for all of another result.
+        commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
+        chunk_bytes: of shared memory for each warp.
     """
+
+    def make(along_rows: bool, side: Side | None = None) -> Any:
+        return _make_side(
+            tile_n, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, side, chunk_bytes
+        )
+
+    if not stored:
+        return make(along_rows)
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.intrinsics import opaque
+    from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
+
+    kinds = stores(stored if along_rows else OTHER[stored], epilogue, commutes)
+    # A mirror image is the same tile in the transposed result.
+    made = tuple(make(along_rows is not is_mirrored, side) for is_mirrored, side in kinds)
+    are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
+    store_tiles = tuple(store_tile for _, store_tile in made)
+    allows_vectors, _ = make(along_rows)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_tile(
+        acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
+    ):
+        # The sums stay in their registers for two stores. What these need beside them is computed
+        # there, not kept from tile to tile.
+        for i in static_range(len(store_tiles)):
+            lane, chunk_smem, matrix = opaque(lane), opaque(chunk_smem), opaque(matrix)
+            top, col, n = opaque(top), opaque(col), opaque(n)
+            c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
+            if are_mirrored[i]:
+                c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
+            store_tiles[i](
+                acc, chunk_smem, lane, matrix, top, col, n, n, has_vectors, alpha, beta,
+                Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col)),
+                Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col)), extra,
+            )  # fmt: skip
+
+    return allows_vectors, store_tile
+
+
+def _make_side(
+    tile_n: int,
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    epilogue: Any,
+    acc_dtype: str,
+    side: Side | None,
+    chunk_bytes: int,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The functions of `make_store_tile`, of which store_tile writes the elements on one side."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one
