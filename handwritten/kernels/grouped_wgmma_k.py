@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
-from dxgemm.handwritten.parts.wgmma_ring import make_load_by_table
+from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
 def supports(problem: Any) -> str | None:
@@ -47,7 +47,7 @@ def make_kernel(
         config,
         config.tile_k,
         make_place(config, config.tile_k, shared="k", table=len(epilogue.stage_operands)),
-        make_load_by_table(config, config.tile_k),
+        make_load(config, config.tile_k, True, True, None),
         make_multiply(config, KINDS[dtype], a_across=True, b_across=True),
         make_store(config, out_dtype or dtype, epilogue=fused, skips_alpha=True),
     )

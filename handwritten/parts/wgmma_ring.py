@@ -119,25 +119,30 @@ def make_load(
     tile_k: int,
     a_across: bool,
     b_across: bool,
-    names: tuple[str, ...],
+    names: tuple[str, ...] | None,
     parts: int = 1,
 ) -> Load:
-    """Boxes of a and b by the kernel's tensor maps.
+    """Boxes of a and b by the kernel's tensor maps, or by those of a tile's group.
 
     Args:
         config: a `WgmmaConfig`.
         tile_k: k of a stage.
         a_across, b_across: True for MN-major operands.
-        names: parameters of the tensor maps.
+        names: parameters of the tensor maps; None for those in a table, see `group_table`.
         parts: matrices whose sum is a matrix of a or b, one after the other.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.hopper import prefetch_tensor_map, tensor_map
-    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.group_table import ITEM_BYTES, MAP_BYTES, ROW_ITEMS
+    from dxgemm.handwritten.parts.hopper import (
+        acquire_tensor_map,
+        prefetch_tensor_map,
+        tensor_map,
+    )
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    a_name, b_name = names
+    by_table, (a_name, b_name) = names is None, names or ("", "")
     a_bytes = config.tile_m * ROW_BYTES
     # Panels are whole, the last one too.
     b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
@@ -145,12 +150,22 @@ def make_load(
     fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across)
 
     def begin():
-        a_map, b_map = tensor_map(a_name), tensor_map(b_name)
-        prefetch_tensor_map(a_map)
-        prefetch_tensor_map(b_map)
-        return a_map, b_map
+        if by_table:
+            maps = 0, 0, int32(-1)  # and the group that they are of
+        else:
+            maps = tensor_map(a_name), tensor_map(b_name)
+            prefetch_tensor_map(maps[0])
+            prefetch_tensor_map(maps[1])
+        return maps
 
     def select(work, tile, maps):
+        if by_table:
+            a_map = global_address(work.table) + tile.matrix * ROW_ITEMS * ITEM_BYTES
+            b_map = a_map + MAP_BYTES
+            if tile.matrix != maps[2]:
+                acquire_tensor_map(a_map)
+                acquire_tensor_map(b_map)
+            maps = a_map, b_map, tile.matrix
         return maps
 
     def fetch(stage_smem, barrier, tile, depth, maps):
@@ -164,28 +179,3 @@ def make_load(
 
     begin, select, fetch = (device_function(unroll(f)) for f in (begin, select, fetch))
     return Load(begin, select, fetch, parts * (a_bytes + b_bytes))
-
-
-def make_load_by_table(config: Any, tile_k: int) -> Load:
-    """Boxes of MN-major operands, by the tensor maps of a tile's group, see `group_table`."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.group_table import ITEM_BYTES, MAP_BYTES, ROW_ITEMS
-    from dxgemm.handwritten.parts.hopper import acquire_tensor_map
-    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
-    from dxgemm.handwritten.parts.unroll import unroll
-
-    def begin():
-        return 0, 0, int32(-1)  # and the group that they are of
-
-    def select(work, tile, maps):
-        a_map = global_address(work.table) + tile.matrix * ROW_ITEMS * ITEM_BYTES
-        b_map = a_map + MAP_BYTES
-        if tile.matrix != maps[2]:
-            acquire_tensor_map(a_map)
-            acquire_tensor_map(b_map)
-        return a_map, b_map, tile.matrix
-
-    load = make_load(config, tile_k, True, True, ("", ""))
-    begin, select = device_function(unroll(begin)), device_function(unroll(select))
-    return load._replace(begin=begin, select=select)
