@@ -1,9 +1,8 @@
-"""Tiles of many small matrices, as their kernels find, copy and store them.
+"""Tiles of many small matrices, as their kernels find and copy them.
 
 A tile is copied whole, k included, and then multiplied: a block of a few warps lives for some
-thousand clocks, and its work around the product counts. So strides and places are 32-bit numbers,
-of which one instruction makes an address, unless the strides of a matrix need more. The common
-case, whole vectors that replace those in out, has a path of its own through the kernel.
+thousand clocks, and its work around the product counts. So strides and offsets are 32-bit numbers,
+of which one instruction makes an address, unless the strides of a matrix need more.
 """
 
 from __future__ import annotations
