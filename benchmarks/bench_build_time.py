@@ -32,7 +32,7 @@ ROUNDS = 1 if SMOKE else 3
 UNCOUNTED = 0 if SMOKE else 1
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
-PIPELINE = ("shared_tile", "float32") if SMOKE else ("pipeline", "float64")
+PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 AUTOMATIC = "automatic"
 IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
 FIRST_CALLS = ["coalesced", AUTOMATIC]
@@ -208,7 +208,7 @@ def bench_nvmath_device(benchmark: Any, tmp_path: Path) -> None:
 
 def bench_build(benchmark: Any, tmp_path: Path) -> None:
     """`dxgemm build` of one implementation's float32 kernels for this GPU: some two hundred."""
-    implementation = "shared_tile" if SMOKE else "tuned"
+    implementation = "coalesced" if SMOKE else "tuned"
     arguments = ["--dtype=float32", f"--implementation={implementation}"]
     arguments += ["--arch=sm_90a"] if SMOKE else []
     sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
