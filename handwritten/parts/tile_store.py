@@ -320,22 +320,25 @@ def make_store_tile(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
+        load_vector,
         multiplied,
+        plus_scaled,
         scaled,
         store_shared,
         store_vector,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
     if is_mirrored:
         fragment, tile, side = fragment.transposed(), tile[::-1], mirrored(side)
     width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
     runs, (tile_m, tile_n) = len(firsts), tile
     is_whole = side is None
+    is_even = width * item_size == VECTOR_BYTES
     _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
     # keeps, it would be a hundred times as long.
@@ -343,7 +346,6 @@ def make_store_tile(
     allows_vectors, allows_runs = (
         make_allows_vectors(dtype, size) for size in (VECTOR_BYTES, width * item_size)
     )
-    plus_c = make_plus_c(dtype, width=width)
     smem_row_bytes = row_bytes(tile_n, dtype)
     store_from_smem = make_store_from_smem(
         tile_m, tile_n, threads, split_k, dtype, epilogue=epilogue, side=side
@@ -357,18 +359,21 @@ def make_store_tile(
         if is_mirrored:
             thread_row, thread_col = thread_col, thread_row
             tile_row, tile_col = tile_col, tile_row
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
+        fits = is_vector if is_even else allows_runs(beta, c, c_start, out, out_start)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if not is_whole:
             is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n, beta)
-        if is_direct and is_inside and allows_runs(beta, c, c_start, out, out_start):
+        if is_direct and is_inside and fits:
             out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
             for i in static_range(runs):
                 values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
-                values = plus_c(values, beta, c, c_first + rows[i] * c.row + cols[i], 0)
+                if beta != 0:  # written out, which keeps the schedule of `tuned`
+                    added = load_vector(scalar, width, c.data, c_first + rows[i] * c.row + cols[i])
+                    values = plus_scaled(values, beta, added)
                 store_vector(out.data, out_first + rows[i] * out.row + cols[i], values)
         else:
-            is_vector = allows_vectors(beta, c, c_start, out, out_start)
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
             target: int32 = smem + thread_row * smem_row_bytes + thread_col * item_size
             for i in static_range(runs):
