@@ -127,12 +127,13 @@ WITH_FEWER_BLOCKS = """
 from dxgemm.choice.registry import find_implementation
 from dxgemm.lower.ahead import common_specs
 from dxgemm.compiler import compile_kernel
-spec = common_specs(find_implementation("naive"), ("float64",))[0]
-for arch in ("sm_90a", "sm_100"):
-    kernel = compile_kernel(spec, arch)
-    print(kernel.record.stack_bytes, ".minnctapersm 1\\n" in kernel.ptx)
+spec = common_specs(find_implementation("thread_tile_1d"), ("float64",))[0]
+for blocks in (1, 2048 // spec.config.threads):
+    type(spec.config).min_blocks = lambda config, dtype: blocks
+    kernel = compile_kernel(spec, "sm_100")
+    print(kernel.record.stack_bytes, f".minnctapersm {blocks}\\n" in kernel.ptx)
 """
 
 
-def test_a_kernel_that_takes_more_registers_elsewhere_has_fewer_blocks_there(run_python):
-    assert run_python(WITH_FEWER_BLOCKS).splitlines() == ["0 False", "0 True"]
+def test_a_kernel_that_takes_more_registers_than_its_blocks_have_has_one_block(run_python):
+    assert run_python(WITH_FEWER_BLOCKS).splitlines() == ["0 True", "0 False"]
