@@ -23,18 +23,14 @@ EXTRA := cu13
 BENCH_ARGS ?= --smoke
 EXAMPLE_SIZE := 50
 EVERY := 1
-# Threads of the simulator wait for each other: two processes for a core.
-PROCESSES = $(shell $(BIN)/python -c 'import os; print(2 * os.cpu_count())')
 else
 EXTRA := $(GPU)-cublas
 EXAMPLE_SIZE := 5000
 # All tests take more than an hour there: `make test EVERY=1`.
 EVERY := 47
-# They share the GPU.
-PROCESSES := auto
 endif
 
-PYTEST_ARGS ?= --numprocesses $(PROCESSES) --maxprocesses 8 --dist worksteal
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BIN := .venv/bin
 ARCH := sm_90a
 INSTALLED := .venv/installed-$(EXTRA)

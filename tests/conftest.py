@@ -100,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _without_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests that are left where there is no GPU; the first of a function that needs one skips."""
+    """Tests that are left where there is no GPU: a quarter of many products, one that says why."""
     left, functions = [], set()
     counts = Counter(item.nodeid.partition("[")[0] for item in items)
     for item in items:
@@ -108,7 +108,7 @@ def _without_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
         function = item.nodeid.partition("[")[0]
         is_product = {"implementation", "sizes"} & {*_params(item)}
         is_of_many = is_product and counts[function] > MOST_CASES
-        if is_of_many and zlib.crc32(item.nodeid.encode()) % 2:
+        if is_of_many and zlib.crc32(item.nodeid.encode()) % 4:
             continue
         if reasons and function in functions:
             continue

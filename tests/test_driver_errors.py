@@ -351,6 +351,16 @@ def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
     assert (config.sharedMemBytes, config.numAttrs) == (99, 0)
 
 
+def test_a_library_without_a_driver_for_its_cuda_has_no_streams(monkeypatch):
+    def get_current_stream():
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    broken = SimpleNamespace(cuda=SimpleNamespace(get_current_stream=get_current_stream))
+    monkeypatch.setitem(sys.modules, "cupy", broken)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert streams.library_streams(0) == []
+
+
 def test_launches_of_one_kernel_share_its_arguments(fake, kernel_launch, monkeypatch):
     kernel = kernel_launch._kernel
     other_problem = contiguous_problem("float32", 40, 50, 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 from dxgemm.errors import StreamError, shown
@@ -58,7 +59,8 @@ def library_streams(ordinal: int) -> list[int]:
     streams = []
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     if cupy is not None:
-        streams.append(int(cupy.cuda.get_current_stream().ptr))
+        with suppress(Exception):  # of a CuPy whose CUDA the driver is too old for
+            streams.append(int(cupy.cuda.get_current_stream().ptr))
     if torch is not None and torch.cuda.is_initialized():
         streams.append(int(torch.cuda.current_stream(ordinal).cuda_stream))
     return streams
