@@ -7,9 +7,13 @@ tooltip, which browsers show without a script.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+
+import dxgemm
+from dxgemm.choice.implementation import Role
 
 WIDTH = 720
 LINE_HEIGHT = 14  # between labels, so that they do not meet
@@ -53,6 +57,13 @@ COLORS = {
     "tf32": ("#b03030", "#f07070"),
     "cublas": ("#6b7177", "#9aa3ab"),
 }
+# A kernel that is not here has the colours of another one.
+_PAIRS = [*COLORS.values()]
+COLORS = {
+    i.name: _PAIRS[zlib.crc32(i.name.encode()) % len(_PAIRS)]
+    for i in dxgemm.implementations()
+    if i.role is not Role.RUNG
+} | COLORS
 FILE_STYLE = """
 svg { --ink: #20262b; --soft: #5b6770; --rule: #dfe4e8; %s }
 @media (prefers-color-scheme: dark) {

@@ -125,10 +125,7 @@ ARITHMETIC = {
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
-REDUCED_PRECISION = {
-    "tensor_core_tf32", "wgmma", "emulated_float32", "tensor_tile", "shifted_tile", "half_batch",
-    "widening_tile", "skinny_wgmma", "skinny_shifted", "gemv",
-}  # fmt: skip
+REDUCED_PRECISION = {"tensor_core_tf32", "emulated_float32"}  # of float32
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 255
 SMEM_BYTES_PER_BLOCK = 227 * 1024
@@ -228,7 +225,8 @@ def test_arithmetic_is_fused_or_done_by_tensor_cores(kernels):
 def test_precision_is_reduced_only_where_it_is_asked_for(kernels):
     for kernel in kernels:
         reduced = re.findall(r"\.(?:tf32|bf16|f16|ftz|approx)\b", kernel["ptx"])
-        assert bool(reduced) <= (kernel["implementation"] in REDUCED_PRECISION), kernel["name"]
+        is_asked = kernel["dtype"] == "float16" or kernel["implementation"] in REDUCED_PRECISION
+        assert bool(reduced) <= is_asked, kernel["name"]
 
 
 def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
