@@ -66,7 +66,7 @@ class HostLaunch:
                 "pass an array on the GPU."
             )
         route, target = self._route, self._target
-        *_, alpha, beta = call[:6]
+        _, _, _, _, alpha, beta, *_ = call
         operands: tuple[Any, ...] = ()
         with ExitStack() as stack:
             pointers = dict(self._pointers)

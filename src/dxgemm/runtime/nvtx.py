@@ -14,7 +14,7 @@ from typing import Any
 
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import MissingPackageError
-from dxgemm.problem.kernel_arguments import Arguments
+from dxgemm.problem.kernel_arguments import Arguments, Call
 
 
 def ranges_enabled() -> bool:
@@ -31,11 +31,11 @@ class RangedLaunch:
         self._launch = launch
         self._range = partial(_range_maker(), f"{spec}: {sizes}{batch}")
 
-    def __call__(self, call: Any, stream: int) -> None:
+    def __call__(self, call: Call, stream: int) -> None:
         with self._range():
             self._launch(call, stream)
 
-    def fixed(self, call: Any) -> Callable[[int], None]:
+    def fixed(self, call: Call) -> Callable[[int], None]:
         """Pack a call, as `Launch.fixed` does."""
         queue: Callable[[int], None] = self._launch.fixed(call)
 
