@@ -106,6 +106,15 @@ def copy_box(target: Any, source: Any, barrier: Any, corner: Any) -> None:
         shared[np.arange(len(rows)), chunk ^ lines] = rows[:, chunk * CHUNK : (chunk + 1) * CHUNK]
 
 
+def multicast_box(target: Any, source: Any, barrier: Any, corner: Any, blocks: int) -> None:
+    """The block's box of a tile that two share, and the one that its partner would send."""
+    rows = maps[source][1].box[1]
+    other = rows if this_thread().blockIdx.x % 2 == 0 else -rows
+    for moved in (0, other):
+        inner, row, matrix = corner
+        copy_box(target + 128 * moved, source, barrier, (inner, row + moved, matrix))
+
+
 # --- wgmma ---
 
 
@@ -331,12 +340,13 @@ _EMPTY = (
     "publish_barriers", "publish_shared", "prefetch_tensor_map", "publish_tensor_maps",
     "acquire_tensor_map", "begin_wgmma", "commit_wgmma", "wait_wgmma", "limit_registers",
 )  # fmt: skip
-_HOPPER = {**dict.fromkeys(_EMPTY, _nothing), "expect_bytes": arrive}
+_HOPPER = {**dict.fromkeys(_EMPTY, _nothing), "expect_bytes": arrive, "arrive_at": arrive}
+_HOPPER["meet_cluster"] = cluster_sync
 _HOPPER |= {
     function.__name__: function
     for function in (
         init_barrier, arrive, wait_barrier, sync_warpgroup, tensor_map, write_tensor_map,
-        limit_tensor_map, copy_box, descriptor_halves, wgmma, wgmma_of_two, wgmma_anew,
+        limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma, wgmma_of_two, wgmma_anew,
         wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair, unpack_pair, pack_quad,
         store_byte,
     )

@@ -10,7 +10,6 @@ import numpy as np
 import simulated_instructions
 from sparse_operands import MOST_ROUNDS, SparseOperand, run_block
 
-from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
 from dxgemm.compiler import KernelSpec
 from dxgemm.problem.layout import Strides, used_strides
 from dxgemm.problem.problem import Problem
@@ -70,11 +69,8 @@ def launch(
 def first_config(implementation: Any, dtype: str) -> Any:
     """Config of the fewest threads and the smallest tile."""
     kernel = implementation.kernel
-    configs = [
-        c
-        for c in kernel.simulator_configs or kernel.configs
-        if c.cluster == 1 and c.accumulator_bytes(dtype) < MOST_ACCUMULATOR_BYTES
-    ]
+    configs = kernel.simulator_configs or kernel.configs
+    configs = [config for config in configs if config.cluster == 1 and config.takes(dtype)]
     return min(configs, key=lambda c: (c.threads, c.tile_m * c.tile_n))
 
 

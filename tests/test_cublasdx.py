@@ -14,7 +14,6 @@ from stored_functions import ARCH, DESCRIPTOR, FUNCTIONS, counted_builds, forget
 
 from dxgemm import errors
 from dxgemm.api import build_tasks
-from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of, choose
 from dxgemm.compiler import kernel_store, toolkit
@@ -191,7 +190,7 @@ def test_a_config_is_for_one_dtype():
     for dtype in pipeline.KERNEL.dtypes:
         assert {config.dtype for config in implementation.kernel.configs} > {dtype}
         for config in pipeline.KERNEL.configs:
-            fits = config.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES
+            fits = config.takes(dtype)
             assert fits == (config.dtype == dtype)
 
 

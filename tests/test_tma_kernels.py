@@ -145,11 +145,35 @@ def test_every_element_of_a_product(name, case):
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
 
 
-@pytest.mark.parametrize(("orders", "width"), [(("row", "col"), 40), (("row", "row"), 8)])
-def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width):
-    problem = problem_of(HALF, (1, 8, width + 16, 64), orders, out_dtype="float32")
+@pytest.mark.parametrize("beta", [0, BETA])  # the stores by blocks, and by chunks
+@pytest.mark.parametrize(("orders", "width"), [
+    (("row", "col"), 40), (("row", "row"), 8), (("row", "col"), 96),
+])  # fmt: skip
+def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width, beta):
+    problem = problem_of(HALF, (1, 8, width + 16, 64), orders, reads_c=beta != 0)
     operands = operands_of(problem)
-    run(spec_of("wgmma", problem, Config(64, width)), problem, operands)
+    run(spec_of("wgmma", problem, Config(64, width)), problem, operands, factors=(ALPHA, beta))
+    check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, beta))
+
+
+PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
+PAIRED = Config(64, 32, is_paired=True)
+ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
+
+
+@pytest.mark.parametrize(("orders", "shape", "config"), [
+    (("row", "col"), (5, 8, 16, 64), PINGPONG),  # three tiles of one warpgroup, two of the other
+    (("col", "row"), (1, 136, 24, 72), PINGPONG),
+    (("row", "col"), (1, 24, 72, 40), TURNED),
+    (("col", "row"), (2, 32, 8, 72), TURNED),
+    (("row", "col"), (1, 72, 40, 72), PAIRED),  # the second block of a pair has few rows, or none
+    (("col", "row"), (2, 8, 40, 40), PAIRED),
+    (("row", "col"), (1, 40, 136, 40), ALL),
+], ids=str)  # fmt: skip
+def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
+    problem = problem_of(HALF, shape, orders)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem, config), problem, operands, most_blocks=config.cluster)
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
 
 

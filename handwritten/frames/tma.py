@@ -8,8 +8,11 @@ A kernel is this text and four parts, device functions:
     store      what becomes of them
 
 While a block stores a tile, it fetches the next one. Each stage has a barrier for "full" and one
-for "empty".
-Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
+for "empty". Warpgroups either share each tile, or take turns (pingpong): while one stores its tile,
+the other multiplies. Two more barriers keep their main loops in order, since the parity of a stage
+tells only neighbouring phases apart.
+Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
+`KernelTmaWarpSpecializedPingpong`.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from typing import Any
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
 from dxgemm.handwritten.parts.place import Place, Tile
 from dxgemm.handwritten.parts.store import Result, Store
-from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, Load, make_after, make_init_ring
+from dxgemm.handwritten.parts.wgmma_ring import (
+    WARPGROUP,
+    Load,
+    make_after,
+    make_init_ring,
+    make_skip,
+)
 
 
 def make_tma_kernel(
@@ -50,13 +59,15 @@ def make_tma_kernel(
     begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
+    is_pingpong, cluster = config.is_pingpong, config.cluster
     producer_registers, consumer_registers = config.shared_registers
     chunks_smem = stages * stage_bytes
     notes_smem = chunks_smem + consumers * 4 * config.chunk_bytes
     full_smem = notes_smem + config.notes * NOTE_BYTES
     empty_smem = full_smem + 8 * stages
-    init_ring = make_init_ring(stages, consumers)
-    after, after_note = make_after(stages), make_after(config.notes)
+    readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
+    init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
+    after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
     @gemm_kernel
     def tma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -73,14 +84,17 @@ def make_tma_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
-        cuda.syncthreads()
+        if cluster > 1:
+            hopper.meet_cluster()
+        else:
+            cuda.syncthreads()
         work = begin_work(a, b, m, n, k, batch, extra)
-        index: int32 = cuda.blockIdx.x
-        blocks: int32 = cuda.gridDim.x
+        index: int32 = cuda.blockIdx.x // cluster
+        blocks: int32 = cuda.gridDim.x // cluster
         stage: int32 = 0
         parity: int32 = 0
         note: int32 = 0
-        turn: int32 = 0
+        lap: int32 = 0
 
         if thread >= consumers * WARPGROUP:
             # --- Producer: one thread ---
@@ -94,7 +108,7 @@ def make_tma_kernel(
                     if leaves_notes:
                         at: int32 = smem + notes_smem + note * NOTE_BYTES
                         store_shared(at, 0, (tile.matrix, tile.row, tile.col, tile.end_row))
-                        note, turn = after_note(note, turn)
+                        note, lap = after_note(note, lap)
                     maps = select(work, tile, maps)
                     depth: int32 = tile.first_k
                     while depth < tile.end_k:
@@ -106,26 +120,42 @@ def make_tma_kernel(
                         depth += tile_k
                         stage, parity = after(stage, parity)
         else:
-            # --- Consumers: warpgroups of 64 rows of the tile each ---
+            # --- Consumers: warpgroups with some rows of every tile, or all of every other one ---
             if consumer_registers:
                 hopper.limit_registers("inc", consumer_registers)
             result = Result(alpha, beta, c, out, m, n, batch, extra)
             held = begin_store(result)
+            group: int32 = thread // WARPGROUP
+            turn: int32 = empty + 8 * stages + 8 * group
+            turn_parity: int32 = 1 - group  # the first warpgroup begins without waiting
+            others: int32 = group  # tiles of the other warpgroup until the next own one
             while index < work.tiles:
                 if leaves_notes:
                     tile = Tile(0, 0, 0, 0, 0, 0, work.first_k, work.end_k)
                 else:
                     tile = find(work, index)
                 index += blocks
-                # --- Main loop: all k of the tile ---
                 k_tiles: int32 = (tile.end_k - tile.first_k + tile_k - 1) // tile_k
+                if is_pingpong:
+                    if others != 0:
+                        others = 0
+                        stage, parity = skip(stage, parity, k_tiles)
+                        note, lap = after_note(note, lap)
+                        continue
+                    others = 1
+                    hopper.wait_barrier(turn, turn_parity)
+                    hopper.sync_warpgroup(1 + group)  # no thread may miss a phase
+                    turn_parity ^= 1
+                # --- Main loop: all k of the tile ---
                 sums, stage, parity = multiply(smem, full, empty, thread, k_tiles, stage, parity)
                 # --- Epilogue: the producer is already fetching the next tile ---
                 if leaves_notes:
                     at = smem + notes_smem + note * NOTE_BYTES
-                    note, turn = after_note(note, turn)
+                    note, lap = after_note(note, lap)
                     matrix, row, col, end_row = load_shared(int32, 4, at, 0)
                     tile = Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
                 store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
+        if cluster > 1:  # until then, the partner writes to this block's shared memory
+            hopper.meet_cluster()
 
     return tma_kernel

@@ -67,11 +67,6 @@ class Config(WgmmaConfig):
         """Registers of the producer and of two consumers, to whom it leaves most of its own."""
         return (PRODUCER_REGISTERS, CONSUMER_REGISTERS) if self.consumers == 2 else (0, 0)
 
-    @property
-    def launch_registers(self) -> int:
-        producer, consumer = self.shared_registers
-        return (producer + 2 * consumer) // 3
-
     def accumulator_bytes(self, dtype: str) -> int:
         """Bytes of two of a thread's three sums; the producer leaves registers for the third."""
         return 2 * self.tile_n // 2 * 4

@@ -37,7 +37,7 @@ def make_kernel(
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
     kind, tile_k = KINDS[dtype], wgmma_layouts.stage_k(dtype)
-    is_exchanged = wgmma_layouts.is_exchanged(dtype, a_innermost, b_innermost)
+    is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
     order = -1 if is_exchanged else 1
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
@@ -57,13 +57,29 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    # The first is fastest where its tiles fill the GPU; the others where they do not, to 512^3.
+    # The first is fastest where its tiles fill the GPU in whole waves. Of the others, widths are for
+    # results that they share out better, pingpong for two waves and more, and pairs for operands
+    # whose rows do not begin at cache lines: each is read from L2 as two.
     configs=(
         Config(tile_m=128, tile_n=256),
+        Config(tile_m=128, tile_n=256, is_turned=True),
         Config(tile_m=128, tile_n=192),
+        Config(tile_m=128, tile_n=192, is_turned=True, is_paired=True),
+        Config(tile_m=128, tile_n=176, is_pingpong=True),
+        Config(tile_m=128, tile_n=176, is_pingpong=True, is_paired=True),
+        Config(tile_m=128, tile_n=168, is_pingpong=True),
+        Config(tile_m=128, tile_n=160),
+        Config(tile_m=128, tile_n=144),
         Config(tile_m=128, tile_n=128),
+        Config(tile_m=128, tile_n=128, is_pingpong=True),
+        Config(tile_m=64, tile_n=256, is_pingpong=True),
+        Config(tile_m=128, tile_n=112),
+        Config(tile_m=64, tile_n=192, is_pingpong=True),
+        Config(tile_m=64, tile_n=192, is_pingpong=True, is_paired=True),
+        Config(tile_m=64, tile_n=144, is_turned=True),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),
+        Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),
     ),
     dtypes=("float16", "bfloat16", "float32", "int8"),

@@ -18,6 +18,7 @@ from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 MOST_STAGES = 8
+HALF = ("float16", "bfloat16")
 NOTE_BYTES = 16  # of a tile that a producer found for the consumers
 PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
@@ -217,11 +218,21 @@ class WgmmaConfig(BaseConfig):
 
     A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
     columns of b in L2.
+
+    Attributes:
+        is_pingpong: True if two warpgroups take turns, each with whole tiles: one stores its tile
+            while the other multiplies. Otherwise each has 64 rows of every tile.
+        is_turned: True if the transposed result is computed: tile_m is then along n.
+        is_paired: True for a cluster of two blocks, with tiles side by side along tile_m: each
+            fetches half of what both read of the other operand, and multicasts it.
     """
 
     tile_m: int
     tile_n: int
     swizzle_rows: int = 16
+    is_pingpong: bool = False
+    is_turned: bool = False
+    is_paired: bool = False
 
     dynamic_smem = True
     split_k = 1
@@ -236,16 +247,37 @@ class WgmmaConfig(BaseConfig):
             yield "tile_n must be a multiple of 8 up to 256"
         if self.stages < 2:
             yield "two stages do not fit in shared memory"
+        if self.is_paired and self.tile_n % 16:
+            yield "a pair of blocks fetches multiples of 8 columns each"
+
+    def takes(self, dtype: str) -> bool:
+        """Half precision takes every config; other dtypes only plain ones of whole panels."""
+        is_plain = not (self.is_pingpong or self.is_turned or self.is_paired)
+        return dtype in HALF or (is_plain and self.tile_n % BLOCK_COLS == 0)
 
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
-        return self.tile_m // WARPGROUP_ROWS
+        return 2 if self.is_pingpong else self.tile_m // WARPGROUP_ROWS
+
+    @property
+    def cluster(self) -> int:
+        return 2 if self.is_paired else 1
+
+    @property
+    def takes_slices(self) -> bool:
+        """False where an SM has several tiles to take turns with: slices would be more of them."""
+        return not self.is_pingpong
+
+    @property
+    def strips(self) -> int:
+        """Strips of 64 rows that a warpgroup has of a tile."""
+        return self.tile_m // WARPGROUP_ROWS if self.is_pingpong else 1
 
     @property
     def threads(self) -> int:
-        """Threads of a block: those of the consumers, and the warp of the producer."""
-        return self.consumers * WARPGROUP + 32
+        """Threads of a block: those of the consumers, and the warp or warpgroup of the producer."""
+        return self.consumers * WARPGROUP + (WARPGROUP if self.is_pingpong else 32)
 
     @property
     def stage_bytes(self) -> int:
@@ -256,7 +288,12 @@ class WgmmaConfig(BaseConfig):
     @property
     def shared_registers(self) -> tuple[int, int]:
         """Registers of a producer's and of a consumer's thread; 0 if they exchange none."""
-        return 0, 0
+        return (24, 240) if self.is_pingpong else (0, 0)
+
+    @property
+    def launch_registers(self) -> int:
+        producer, consumer = self.shared_registers
+        return (producer + 2 * consumer) // 3
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -277,9 +314,9 @@ class WgmmaConfig(BaseConfig):
         """Notes on tiles in shared memory, see `place`.
 
         The producer may be ahead by as many tiles as there are stages, and about to write one more
-        note, while the consumers still need that of the tile which they store.
+        note, while each consumer still needs that of the tile which it stores.
         """
-        return self.stages + 2
+        return self.stages + 3
 
     @cached_property
     def chunk_bytes(self) -> int:
@@ -295,12 +332,14 @@ class WgmmaConfig(BaseConfig):
         return next((c for c in self.chunk_sizes if self.consumers * 4 * c <= left), 0)
 
     def _smem_bytes(self, stages: int, chunk_bytes: int) -> int:
-        """Bytes of the ring, aligned to 1024, its barriers, notes, and a chunk of each warp."""
-        ring = 1024 + stages * (self.stage_bytes + 16) + (stages + 2) * NOTE_BYTES
-        return ring + self.consumers * 4 * chunk_bytes
+        """Bytes of the ring, aligned to 1024, barriers, notes, and a chunk of each warp."""
+        ring = 1024 + stages * (self.stage_bytes + 16) + (stages + 3) * NOTE_BYTES
+        return ring + 16 + self.consumers * 4 * chunk_bytes
 
     def accumulator_bytes(self, dtype: str) -> int:
-        return self.tile_n // 2 * 4
+        return self.strips * self.tile_n // 2 * 4
 
     def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+        kinds = " pingpong" * self.is_pingpong + " turned" * self.is_turned
+        kinds += " paired" * self.is_paired
+        return f"{self.tile_m}x{self.tile_n} stages {self.stages}{kinds}"

@@ -4,9 +4,9 @@ Each intrinsic is one PTX instruction, or one and what it needs beside it. Share
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, wait_barrier,
-                 sync_warpgroup
-    TMA          tensor_map, prefetch_tensor_map, copy_box
+    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, arrive_at,
+                 wait_barrier, sync_warpgroup, meet_cluster
+    TMA          tensor_map, prefetch_tensor_map, copy_box, multicast_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
                  wait_wgmma, wait_wgmma_of
@@ -62,11 +62,16 @@ publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
 publish_shared = _statement("fence.proxy.async.shared::cta;", "")
 # sync_warpgroup(number): wait for the 128 threads that name this barrier, 1 to 15.
 sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
+# meet_cluster(): wait for all threads of the cluster. It orders no memory: with that, each block
+# would wait for its writes to reach L2, about a microsecond.
+meet_cluster = _statement("barrier.cluster.arrive.relaxed; barrier.cluster.wait;", "")
 # expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
 expect_bytes = _statement(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
 )
 arrive = _statement("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
+# arrive_at(barrier): by its address in the cluster, of another block.
+arrive_at = _statement("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
 # wait_barrier(barrier, parity): until the phase of that parity (0, 1, 0, ...) is complete. On a
 # fresh barrier the phase before the first, of parity 1, counts as complete.
 wait_barrier = _statement(
@@ -131,18 +136,15 @@ acquire_tensor_map = _statement(
 )
 
 
-@intrinsic
-def copy_box(typing_context, target, source, barrier, coordinates):
-    """Start copying the box at these coordinates, innermost first, from `source` to `target`.
-
-    source is a tensor map, target a byte address in shared memory. Elements outside the tensor
-    arrive as zeros. The barrier counts all bytes of the box.
-    """
+def _copy_box(coordinates: Any, blocks: int) -> Any:
+    """Result type and generator of `copy_box` to the blocks of a mask; 0 is this block alone."""
     count = coordinates.count
     names = ", ".join(f"${3 + i}" for i in range(count))
+    form, mask = (".multicast::cluster", ", blocks") if blocks else ("", "")
     text = (
-        f"cp.async.bulk.tensor.{count}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{names}}}], [$2];"
+        f"{{ .reg .b16 blocks; mov.b16 blocks, {blocks}; "
+        f"cp.async.bulk.tensor.{count}d.shared::cluster.global.mbarrier::complete_tx::bytes{form} "
+        f"[$0], [$1, {{{names}}}], [$2]{mask}; }}"
     )
 
     def generate(context, builder, sig, args):
@@ -150,8 +152,29 @@ def copy_box(typing_context, target, source, barrier, coordinates):
         inline_ptx(builder, _void, text, "r,l,r" + ",r" * count + f",{_MEMORY}", arguments)
         return context.get_dummy_value()
 
-    point = types.UniTuple(types.int32, count)
-    return signature(types.void, types.int32, types.int64, types.int32, point), generate
+    arguments = types.int32, types.int64, types.int32, types.UniTuple(types.int32, count)
+    return arguments, generate
+
+
+@intrinsic
+def copy_box(typing_context, target, source, barrier, coordinates):
+    """Start copying the box at these coordinates, innermost first, from `source` to `target`.
+
+    source is a tensor map, target a byte address in shared memory. Elements outside the tensor
+    arrive as zeros. The barrier counts all bytes of the box.
+    """
+    arguments, generate = _copy_box(coordinates, 0)
+    return signature(types.void, *arguments), generate
+
+
+@intrinsic
+def multicast_box(typing_context, target, source, barrier, coordinates, blocks):
+    """`copy_box` to the blocks of the cluster in the mask `blocks` (a literal).
+
+    The box arrives at the same address in each, and the barrier at the same address counts it.
+    """
+    arguments, generate = _copy_box(coordinates, literal(blocks))
+    return signature(types.void, *arguments, blocks), generate
 
 
 # begin_wgmma(): before the first wgmma, and whenever ordinary instructions wrote registers of it.

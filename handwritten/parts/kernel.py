@@ -11,6 +11,8 @@ from dxgemm.handwritten.parts.triangle import tile_count
 
 # Largest size that kernels index in 32 bits, with room for a tile beyond it; blocks of a grid.
 MOST_INDEX, MOST_BLOCKS = 2**31 - 2**12, 2**31 - 1
+# A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
+MOST_ACCUMULATOR_BYTES = 576
 
 
 class Reductions(Enum):
@@ -41,6 +43,16 @@ class BaseConfig:
     def complaints(self) -> Iterator[str]:
         """Constraints that the numbers violate."""
         yield from ()
+
+    def takes(self, dtype: str) -> bool:
+        """True if kernels of a dtype can be made with it."""
+        accumulator_bytes: int = self.accumulator_bytes(dtype)  # type: ignore[attr-defined]
+        return accumulator_bytes <= MOST_ACCUMULATOR_BYTES
+
+    @property
+    def takes_slices(self) -> bool:
+        """True if `add_slices` may add the sums of slices of k, which no cluster splits then."""
+        return getattr(self, "split_k", 1) == 1
 
     @property
     def least_sizes(self) -> dict[str, int]:
@@ -188,4 +200,4 @@ class Kernel:
         """
         blocks = self.block_count(config, problem)
         is_persistent = self.is_persistent and not problem.mask_block
-        return min(blocks, sm_count) if is_persistent else blocks
+        return min(blocks, sm_count // config.cluster * config.cluster) if is_persistent else blocks

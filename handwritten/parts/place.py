@@ -102,7 +102,8 @@ def make_place(
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    tile_m, tile_n = config.tile_m, config.tile_n
+    cluster, rank_rows = config.cluster, config.tile_m
+    tile_m, tile_n = config.tile_m * cluster, config.tile_n
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
     first_field = FIELDS.index("first")
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
@@ -142,6 +143,8 @@ def make_place(
 
     def find(work, index):
         matrix, row, col = locate(index, work.tiles_m, work.tiles_n)
+        if cluster > 1:
+            row = row + cuda.blockIdx.x % cluster * rank_rows
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated

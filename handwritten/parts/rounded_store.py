@@ -39,7 +39,7 @@ def make_store_rounded(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
-    blocks, turns = tile_n // BLOCK_COLS, chunk_bytes // BLOCK_BYTES
+    blocks, turns = -(-tile_n // BLOCK_COLS), chunk_bytes // BLOCK_BYTES
     read_once, take = make_read_once(epilogue, blocks)
     finish_pair = make_finish(epilogue, acc_dtype, "float32", 2, rounds=True, is_read=True)
 
@@ -63,7 +63,7 @@ def make_store_rounded(
         for block in static_range(blocks):
             if block == 0 or turns == 1:
                 cuda.syncwarp()  # the block before has been read
-            for step in static_range(BLOCK_COLS // 8):
+            for step in static_range(min(BLOCK_COLS, tile_n - BLOCK_COLS * block) // 8):
                 i = 32 * block + 4 * step
                 col: int32 = left + BLOCK_COLS * block + 8 * step + 2 * member
                 above, below = take(held, block, step, lane)
@@ -133,10 +133,10 @@ def make_store_turned(out_dtype: str, tile_n: int, chunk_bytes: int) -> Callable
         read: int32 = smem + line * LINE_BYTES + (piece ^ line % 8) * 16
         cols_left: int32 = cols - line if piece * 8 < rows else 0
         target = out + int32(line * out_line_bytes + piece * 16)
-        for block in static_range(tile_n // BLOCK_COLS):
+        for block in static_range(-(-tile_n // BLOCK_COLS)):
             if block == 0 or turns == 1:
                 sync_warpgroup(barrier)  # the block before has been read
-            for columns in static_range(0, BLOCK_COLS, 16):
+            for columns in static_range(0, min(BLOCK_COLS, tile_n - BLOCK_COLS * block), 16):
                 pairs = ()
                 for i in static_range(4):
                     first = 32 * block + columns // 2 + 2 * i

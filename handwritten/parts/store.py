@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.chunk_store import CHUNK_COLS
 from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
 from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
 
@@ -59,13 +61,13 @@ def make_store(
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
-    from dxgemm.handwritten.parts.unroll import unroll
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    tile_n, chunk_bytes = config.tile_n, config.chunk_bytes
-    # The columns behind those of the tile count as columns behind the result.
-    missing = -tile_n % BLOCK_COLS
+    tile_n, chunk_bytes, strips = config.tile_n, config.chunk_bytes, config.strips
+    # Stores take whole chunks, or blocks: columns behind the tile count as behind the result.
+    missing, items, is_cut = -tile_n % CHUNK_COLS, tile_n // 2, tile_n % BLOCK_COLS != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
-    first_row = make_first_row(rows_are_split)
+    first_row = make_first_row(rows_are_split, config.is_pingpong)
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced, partials, count = reduction is not None, 0, 0
     allows_vectors = store_rows = reduce_fragments = None
@@ -89,25 +91,28 @@ def make_store(
     def store(sums, smem, thread, tile, work, result, held):
         lane: int32 = thread % 32
         chunk_smem: int32 = smem + thread // 32 * chunk_bytes
-        top: int32 = tile.row + first_row(thread)
         end_col = result.n
-        if missing:
-            sums = sums + zeros(scalar, missing // 2)
+        if is_cut:
             end_col = min(end_col, tile.col + tile_n)
         if is_prepared:
             sums = prepare(sums, thread, tile, work, result)
         alpha = result.alpha
         if skips_alpha:
             alpha = alpha if tile.end_k > tile.first_k else float32(0)
-        if is_reduced:
-            reduce_fragments(
-                sums, lane, tile.matrix, held, top, tile.col, result.m, result.n, alpha,
-                result.beta, result.c, tile.matrix * result.c.batch, result.extra,
-            )  # fmt: skip
-        else:
-            store_rows(
-                sums, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col, held,
-                alpha, result.beta, result.c, result.out, result.extra,
-            )  # fmt: skip
+        for strip in static_range(strips):
+            top: int32 = tile.row + first_row(thread) + strip * WARPGROUP_ROWS
+            rows = sums[strip * items : strip * items + items]
+            if missing:
+                rows = rows + zeros(scalar, missing // 2)
+            if is_reduced:
+                reduce_fragments(
+                    rows, lane, tile.matrix, held, top, tile.col, result.m, result.n, alpha,
+                    result.beta, result.c, tile.matrix * result.c.batch, result.extra,
+                )  # fmt: skip
+            else:
+                store_rows(
+                    rows, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col,
+                    held, alpha, result.beta, result.c, result.out, result.extra,
+                )  # fmt: skip
 
     return Store(device_function(unroll(begin)), device_function(unroll(store)))

@@ -71,10 +71,10 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
 
 def block_count(config: Any, problem: Any) -> int:
     """Tiles of the results, which the persistent blocks share."""
-    tile = config.tile_m, config.tile_n
-    if is_exchanged(problem.dtype, *_innermost(problem)):
+    tile = config.tile_m * config.cluster, config.tile_n
+    if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
         tile = tile[::-1]
-    blocks: int = problem.batch * tiles_of(problem, *tile)
+    blocks: int = problem.batch * tiles_of(problem, *tile) * config.cluster
     return blocks
 
 
@@ -84,14 +84,16 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         return None, None
     row_items = stage_k(problem.dtype)
     element = "tfloat32" if problem.dtype == "float32" else problem.dtype
-    extents = [config.tile_m, config.tile_n]
-    if is_exchanged(problem.dtype, *_innermost(problem)):
+    # Extents of tiles, and blocks that share one: each of these fetches some of its rows.
+    extents = [(config.tile_m, 1), (config.tile_n, config.cluster)]
+    if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
         extents.reverse()
     maps = []
-    for name, extent in zip(("a", "b"), extents, strict=True):
+    for name, (extent, blocks) in zip(("a", "b"), extents, strict=True):
         operand = operand_of(problem, name)
-        box_along = extent if operand.innermost == "k" else row_items
-        maps.append(operand.tensor_map(element, box_along, row_items))
+        along_k = operand.innermost == "k"
+        box = (extent // blocks, row_items) if along_k else (row_items, row_items // blocks)
+        maps.append(operand.tensor_map(element, *box))
     return tuple(maps)
 
 
@@ -117,6 +119,11 @@ def _innermost(problem: Any) -> tuple[str, str]:
     return operand_of(problem, "a").innermost or "k", operand_of(problem, "b").innermost or "k"
 
 
-def is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
-    """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b."""
-    return dtype == "float32" and b_innermost == "mn"
+def is_exchanged(
+    config: Any, dtype: str, a_innermost: str, b_innermost: str, stored: str = ""
+) -> bool:
+    """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b.
+
+    A config may ask for it, too, but not for the triangle of a symmetric result.
+    """
+    return (dtype == "float32" and b_innermost == "mn") or (config.is_turned and not stored)

@@ -22,6 +22,25 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}
 
 
+def make_free(config: Any) -> Callable[..., Any]:
+    """A device function: tell this block, and its partner, that a stage has been read."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import cluster_address, device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    is_paired = config.is_paired
+
+    def free(barrier):
+        hopper.arrive(barrier)
+        if is_paired:
+            partner: int32 = cuda.blockIdx.x % 2 ^ 1
+            hopper.arrive_at(cluster_address(int32(barrier), partner))
+
+    return device_function(unroll(free))
+
+
 def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
     """A device function of the consumers: the sums of a tile.
 
@@ -41,9 +60,12 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    if kind == "s8" and config.tile_n > 32 and config.tile_n % 16:
-        raise ValueError(f"{config}: wgmma takes multiples of 16 columns of int8")
     scalar, items = int32 if kind == "s8" else float32, config.tile_n // 2
+    strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
+    is_paired, free = config.is_paired, make_free(config)
+    # Each strip of rows of a stage of a is 64 of ROW_BYTES, or a panel.
+    strip_bytes = WARPGROUP_ROWS * ROW_BYTES
+    group_bytes = 0 if is_pingpong else strip_bytes
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Descriptors count in 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
@@ -54,9 +76,13 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity):
         member: int32 = thread % WARPGROUP
-        a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
+        group: int32 = thread // WARPGROUP
+        a_desc: int32 = low + (smem + group * group_bytes) // 16
         b_desc: int32 = low + (smem + a_bytes) // 16
-        acc = zeros(scalar, items)
+        if is_paired:  # the bits above those of an address count blocks
+            a_desc = low + ((smem + group * group_bytes) // 16 & 0x3FFF)
+            b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
+        acc = zeros(scalar, strips * items)
         previous = stage
         left: int32 = k_tiles
         while left > 0:
@@ -67,17 +93,25 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
             for step in static_range(STEPS):
                 a_part: int32 = a_at + step * a_step
                 b_part: int32 = b_at + step * b_step
-                acc = hopper.wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
+                sums = ()
+                for strip in static_range(strips):
+                    one = acc[strip * items : strip * items + items]
+                    a_strip: int32 = a_part + strip * strip_bytes // 16
+                    one = hopper.wgmma(kind, high, one, a_strip, b_part, a_across, b_across)
+                    sums = sums + one
+                acc = sums
             hopper.commit_wgmma()
             hopper.wait_wgmma(1)  # the k tile before is done, this one goes on
             if left < k_tiles and member == 0:
-                hopper.arrive(empty + 8 * previous)
+                free(empty + 8 * previous)
             previous = stage
             left -= 1
             stage, parity = after(stage, parity)
+        if is_pingpong and member == 0:  # no more stages to wait for: the other warpgroup's turn
+            hopper.arrive(empty + 8 * stages + 8 * (1 - group))
         acc = hopper.wait_wgmma_of(0, acc)
         if k_tiles > 0 and member == 0:
-            hopper.arrive(empty + 8 * previous)
+            free(empty + 8 * previous)
         return acc, stage, parity
 
     return device_function(unroll(multiply))
@@ -143,8 +177,8 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
     return device_function(unroll(multiply))
 
 
-def make_first_row(a_from_registers: bool) -> Callable[..., Any]:
-    """A device function: thread -> the first of its warp's 16 rows of the tile."""
+def make_first_row(a_from_registers: bool, is_pingpong: bool = False) -> Callable[..., Any]:
+    """A device function: thread -> the first of its warp's 16 rows of the tile, or of a strip."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function
@@ -152,6 +186,8 @@ def make_first_row(a_from_registers: bool) -> Callable[..., Any]:
     @device_function
     def first_row(thread):
         warp = int32(thread // 32)
+        if is_pingpong:
+            warp = int32(warp % 4)
         if a_from_registers:
             return int32(warp // 2 * 32 + warp % 2 * 8)
         return int32(warp * 16)

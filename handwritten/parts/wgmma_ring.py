@@ -20,11 +20,14 @@ STEPS = 4  # wgmma takes a quarter of a stage at a time
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
 
 
-def make_init_ring(stages: int, frees: int, fills: int = 1) -> Callable[..., Any]:
+def make_init_ring(
+    stages: int, frees: int, fills: int = 1, has_turns: bool = False
+) -> Callable[..., Any]:
     """A device function: (full, empty) -> initialize the barriers of all stages, by one thread.
 
     Args:
         frees, fills: arrivals that free and that fill a stage.
+        has_turns: True for two more barriers behind them, by which warpgroups take turns.
     """
     from numba import cuda
 
@@ -37,6 +40,9 @@ def make_init_ring(stages: int, frees: int, fills: int = 1) -> Callable[..., Any
         for slot in static_range(stages):
             init_barrier(full + 8 * slot, fills)
             init_barrier(empty + 8 * slot, frees)
+        if has_turns:
+            init_barrier(empty + 8 * stages, 1)
+            init_barrier(empty + 8 * stages + 8, 1)
         publish_barriers()
 
     return init_ring
@@ -57,6 +63,19 @@ def make_after(stages: int) -> Callable[..., Any]:
     return after
 
 
+def make_skip(stages: int) -> Callable[..., Any]:
+    """A device function: (stage, parity, count) -> the stage `count` after one, and its parity."""
+    from numba import cuda, int32
+
+    @cuda.jit(device=True, forceinline=True)
+    def skip(stage, parity, count):
+        reached = int32(stage + count)
+        rounds = int32(reached // stages)
+        return int32(reached - rounds * stages), int32((parity ^ rounds) & 1)
+
+    return skip
+
+
 def make_corner() -> Callable[..., Any]:
     """A device function: coordinates at which TMA finds a box of an operand."""
     from numba import cuda, int32
@@ -71,29 +90,45 @@ def make_corner() -> Callable[..., Any]:
     return corner
 
 
-def make_fetch_operand(extent: int, tile_k: int, is_across: bool) -> Callable[..., Any]:
+def make_fetch_operand(
+    extent: int, tile_k: int, is_across: bool, is_shared: bool = False
+) -> Callable[..., Any]:
     """A device function: have TMA fill a part of a stage with a tile of one operand.
 
     Args:
         extent: rows of a tile of a, or columns of one of b.
         tile_k: k of a stage.
         is_across: True for an MN-major operand, which comes in panels.
+        is_shared: True if two blocks read the same tile: each fetches half of its rows for both,
+            which are k of a panel.
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.hopper import copy_box
+    from dxgemm.handwritten.parts.hopper import copy_box, multicast_box
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     panel_bytes = tile_k * ROW_BYTES
     boxes = -(-extent // tile_k) if is_across else 1
+    rows = (tile_k if is_across else extent) // (2 if is_shared else 1)
     corner = make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def fetch_operand(smem, barrier, along, depth, tensor_map, matrix):
+        if is_shared:
+            first: int32 = cuda.blockIdx.x % 2 * rows
+            smem = smem + first * ROW_BYTES
+            if is_across:
+                depth = depth + first
+            else:
+                along = along + first
         for box in static_range(boxes):
             place = corner(is_across, along + box * tile_k, depth, matrix)
-            copy_box(int32(smem + box * panel_bytes), tensor_map, barrier, place)
+            target: int32 = smem + box * panel_bytes
+            if is_shared:
+                multicast_box(target, tensor_map, barrier, place, 3)
+            else:
+                copy_box(target, tensor_map, barrier, place)
 
     return fetch_operand
 
@@ -147,7 +182,7 @@ def make_load(
     # Panels are whole, the last one too.
     b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
     fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
-    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across)
+    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, config.is_paired)
 
     def begin():
         if by_table:

@@ -38,9 +38,6 @@ from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem, sliced_problem
 
-# A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
-MOST_ACCUMULATOR_BYTES = 576
-
 CLUSTER_CAPABILITY = 90  # least compute capability, times ten, with thread-block clusters
 
 # Largest number of split-K slices.
@@ -302,7 +299,7 @@ class KernelFile(Implementation):
             return configs
         if dtype not in self.dtypes:
             return ()
-        return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
+        return tuple(config for config in configs if config.takes(dtype))
 
     def spec(
         self,

@@ -213,7 +213,7 @@ def can_slice(implementation: Implementation, config: Any, problem: Problem, sli
     """True if a kernel with this config can compute a problem in so many split-K slices."""
     return (
         implementation.slices_k
-        and config.split_k == 1
+        and config.takes_slices
         and is_sliceable(problem)
         and slices <= min(-(-problem.k // config.tile_k), MOST_SLICES)
     )

@@ -28,7 +28,7 @@ from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
 from dxgemm.problem.dtypes import ITEM_SIZES, slice_dtype, step_flops
-from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
+from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
 # The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
@@ -48,6 +48,9 @@ COPYING_US, COPYING_SHARE, TURNED, LEAST_COPIED_BYTES = 4.0, 0.75, 1.5, 6500
 # Time to read an operand once more, from L2, over that of the first time: by the regret of the
 # choice on the H100 and the H200.
 READ_AGAIN = 0.6
+# Bytes that an SM reads from L2 in a microsecond, 64 a cycle. Rows of TMA's boxes that do not begin
+# at a half or a quarter of a cache line take more: by the regret of the choice on the H200.
+FETCHED_BYTES_PER_US, NO_HALF_LINE, NO_SECTOR = 1.26e5, 0.4, 0.8
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -187,7 +190,7 @@ class Columns:
         tile_m, tile_n: rows and columns of a tile of the result.
         smaller_first: True if tile_m lies along the smaller of m and n.
         step_k: elements of k that all blocks of a cluster take in one step.
-        cluster: blocks that share the k of a tile.
+        cluster: blocks of a cluster, which share the k of a tile, or the tile.
         resident: resident blocks per SM.
         fill: blocks per SM that split-K aims at; 0 without split-K.
         least_m, least_n, least_k: smallest sizes of a problem that fills the pipeline.
@@ -204,6 +207,8 @@ class Columns:
         epilogue_us: time of an element for functions applied to it.
         copies_operands: True if it computes from aligned copies of operands that lie otherwise.
         copy_us: time of a byte that is copied.
+        a_fetch_us, b_fetch_us: time to read what a step needs of an operand from L2, for kernels
+            that fetch rows of a cache line by TMA; 0 for others.
     """
 
     rows: tuple[Row, ...]
@@ -235,6 +240,8 @@ class Columns:
     epilogue_us: np.ndarray
     copies_operands: np.ndarray
     copy_us: np.ndarray
+    a_fetch_us: np.ndarray
+    b_fetch_us: np.ndarray
 
     @classmethod
     def of(
@@ -253,14 +260,25 @@ class Columns:
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
             least = config.least_sizes
             copies = row.implementation.copies_operands
+            # Blocks of a cluster share the k of a tile, or have tiles side by side.
+            blocks = config.cluster
+            tile = config.tile_m * blocks // cluster, config.tile_n
+            is_turned = getattr(config, "is_turned", None)  # None for kernels without TMA
+            if is_turned:
+                tile = tile[::-1]
+            fetched = [0.0, 0.0]
+            if copies and is_turned is not None:
+                row_us = tile_k * ITEM_SIZES[dtype] / FETCHED_BYTES_PER_US
+                fetched = [config.tile_m * row_us, config.tile_n * row_us / blocks]
+                if is_turned:
+                    fetched.reverse()
             flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
             numbers.append(
                 (
-                    config.tile_m,
-                    config.tile_n,
+                    *tile,
                     row.implementation.smaller_first,
                     tile_k * cluster,
-                    cluster,
+                    blocks,
                     resident_blocks(config, dtype, device),
                     row.fill,
                     least.get("m", 0),
@@ -279,10 +297,11 @@ class Columns:
                     1 / (bytes_per_us * speed.read_share),
                     1 / (bytes_per_us * speed.write_share),
                     speed.misaligned_writes,
-                    speed.cluster_block_us * (cluster - 1),
+                    speed.cluster_block_us * (blocks - 1),
                     speed.epilogue_ns / 1e3,
                     copies,
                     2 / (bytes_per_us * COPYING_SHARE),
+                    *fetched,
                 )
             )
         columns = np.array(numbers, float).reshape(len(rows), -1).T
@@ -338,6 +357,11 @@ class Columns:
     def has_modular(self) -> bool:
         """True if some candidates multiply residues."""
         return bool(self.is_modular.any())
+
+    @cached_property
+    def fetches_lines(self) -> bool:
+        """True if the times to fetch operands are known of some candidates."""
+        return bool(self.a_fetch_us.any())
 
     @cached_property
     def has_least(self) -> bool:
@@ -421,6 +445,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     steps_us = steps_us * columns.misaligned**asked.misaligned
     steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
     steps_us = _times(steps_us, columns.b_col, asked.b_is_col)
+    if columns.fetches_lines:
+        fetch_us = columns.a_fetch_us * _requests(asked.a_alignment)
+        fetch_us = plan.k_steps * (fetch_us + columns.b_fetch_us * _requests(asked.b_alignment))
+        steps_us = np.cbrt(steps_us**3 + fetch_us**3)
     full_us = steps_us + columns.tile_us
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
@@ -466,6 +494,16 @@ def _times(us: Any, factor: Any, where: Any) -> Any:
     if isinstance(where, bool):
         return us * factor if where else us
     return us * np.where(where, factor, 1)
+
+
+def _requests(alignment: Any) -> Any:
+    """Factor of the time to fetch rows that begin at multiples of so many bytes.
+
+    Below MAX_ALIGNMENT they are copied, to sectors.
+    """
+    return (
+        1 + NO_HALF_LINE * (alignment < LINE_BYTES // 2) + NO_SECTOR * (alignment == MAX_ALIGNMENT)
+    )
 
 
 def _epilogue_us(columns: Columns, asked: Asked) -> Any:

@@ -68,7 +68,7 @@ def common_specs(file: KernelFile, dtypes: tuple[str, ...]) -> list[KernelSpec]:
             for problems in file.common_problems(dtype)
         )
         for config in file.configs(dtype):
-            has_slices = sliced and config.split_k == 1
+            has_slices = sliced and config.takes_slices
             for problem in whole + sliced if has_slices else whole:
                 is_one_kernel = file.computed(problem) is problem
                 is_one_kernel = is_one_kernel and not isinstance(file, EmulatedProduct)
