@@ -346,9 +346,9 @@ _HOPPER |= {
     function.__name__: function
     for function in (
         init_barrier, arrive, wait_barrier, sync_warpgroup, tensor_map, write_tensor_map,
-        limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma, wgmma_of_two, wgmma_anew,
-        wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair, unpack_pair, pack_quad,
-        store_byte,
+        limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma, wgmma_of_two,
+        wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair, unpack_pair,
+        pack_quad, store_byte,
     )
 }  # fmt: skip
 _LINES = (

@@ -269,10 +269,12 @@ def test_tf32_copies_the_smaller_of_two_mn_major_operands(m, n, copied):
     assert aligned.aligned is aligned
 
 
-def test_lines_of_copies_are_whole_sectors():
+def test_rows_of_copies_are_whole_sectors_and_long_ones_whole_lines():
     problem = contiguous_problem("bfloat16", 65, 33, 31)
     aligned = problem.aligned
     assert (aligned.a, aligned.b) == (Strides(0, 32, 1), Strides(0, 48, 1))
+    aligned = contiguous_problem("bfloat16", 65, 511, 513).aligned
+    assert (aligned.a, aligned.b) == (Strides(0, 576, 1), Strides(0, 512, 1))
 
 
 def test_what_is_not_read_or_too_large_is_not_copied():

@@ -57,9 +57,9 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    # The first is fastest where its tiles fill the GPU in whole waves. Of the others, widths are for
-    # results that they share out better, pingpong for two waves and more, and pairs for operands
-    # whose rows do not begin at cache lines: each is read from L2 as two.
+    # The first is fastest where its tiles fill the GPU in whole waves. Other widths share out other
+    # results better; pingpong is for two waves and more, and pairs for operands whose rows do not
+    # begin at cache lines, so that each is read from L2 as two.
     configs=(
         Config(tile_m=128, tile_n=256),
         Config(tile_m=128, tile_n=256, is_turned=True),

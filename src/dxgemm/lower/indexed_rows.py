@@ -13,7 +13,7 @@ from dxgemm.lower.product import copy_step
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
-from dxgemm.problem.layout import MAX_ALIGNMENT, SECTOR_BYTES, Strides
+from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import OUT, Program, Step, Symbol
 
@@ -32,15 +32,9 @@ class IndexedRows(NamedTuple):
     strides: Strides
 
 
-def aligned_step(size: int, dtype: str) -> int:
-    """Elements from one row of a copy of `size` columns to the next."""
-    width = SECTOR_BYTES // ITEM_SIZES[dtype]
-    return -(-size // width) * width
-
-
 def gathered_problem(problem: Problem, shared: str) -> Problem:
     """Problem with the copy of the rows in the place of a, or of b if columns are shared out."""
-    copy = Strides(0, aligned_step(problem.k, problem.dtype), 1)
+    copy = Strides(0, copied_step(problem.k, problem.dtype), 1)
     if shared == "m":
         return replace(problem, a=copy, a_alignment=MAX_ALIGNMENT)
     return replace(problem, b=copy.transposed(), b_alignment=MAX_ALIGNMENT)
@@ -77,7 +71,7 @@ def lower_gathered(
 def scattered_problem(problem: Problem, shared: str) -> Problem:
     """Problem with rows in the workspace in the place of out, or columns if they are shared out."""
     columns = problem.result_columns if shared == "m" else problem.m
-    out = Strides(0, aligned_step(columns, problem.out_dtype), 1)
+    out = Strides(0, copied_step(columns, problem.out_dtype), 1)
     return replace(problem, out=out if shared == "m" else out.transposed())
 
 

@@ -22,7 +22,7 @@ from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
-from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
+from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides, copied_step
 from dxgemm.problem.problem import EXCHANGE, MOST_FLATTENED_ROWS, Problem, exchanged
 
 # Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
@@ -200,7 +200,7 @@ def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:
     is_b_conjugate = "b" in conjugates
     copy = _parted(problem, "a", 2, is_conjugate=("a" in conjugates) != is_b_conjugate)
     real, m, n = copy.sizes.dtype, problem.m, problem.n
-    step = _row_step(2 * n, real)
+    step = copied_step(2 * n, real)
     sums = Strides(2 * m * step, step, 1)
     product = replace(
         problem, dtype=real, out_dtype=real, m=2 * m, n=2 * n, a=copy.sizes.out,
@@ -246,7 +246,7 @@ def _summed_form(problem: Problem, conjugates: str) -> ComplexForm:
         return _three_products(problem, conjugates)
     form = _expanded_form(replace(problem, reads_c=False, in_place=True), conjugates)
     copies = {name: copy for name, copy in form.copies.items() if name != "out"}
-    step = _row_step(2 * problem.n, form.product.dtype)
+    step = copied_step(2 * problem.n, form.product.dtype)
     sums = Strides(problem.m * step, step, 1)
     product = replace(form.product, c=sums, out=sums)
     return ComplexForm(problem, product, conjugates, copies, "slices")
@@ -264,7 +264,7 @@ def _three_products(problem: Problem, conjugates: str) -> ComplexForm:
         for name in "ab"
     }
     a, b = (copies[name].sizes.out for name in "ab")
-    step = _row_step(n, real)
+    step = copied_step(n, real)
     sums = Strides(m * step, step, 1)
     product = replace(
         problem, dtype=real, out_dtype=real, batch=3 * batch, precision=None, reads_c=False,
@@ -282,7 +282,7 @@ def _hermitian(problem: Problem, conjugates: str) -> ComplexForm:
     diagonal makes all of the result. b is not read.
     """
     real, m, k = COMPLEX_PARTS[problem.dtype], problem.m, problem.k
-    half, step = _row_step(k, real), _row_step(m, real)
+    half, step = copied_step(k, real), copied_step(m, real)
     copy = KernelArguments(
         real, m, k, half, 1, in_parts(problem.a), c=Strides(2 * m * half, 0, 0),
         out=Strides(0, 2 * half, 1),
@@ -313,7 +313,7 @@ def _parted(
     """
     real, source = COMPLEX_PARTS[problem.dtype], in_parts(getattr(problem, name))
     rows, columns = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
-    step = _row_step(columns, real)
+    step = copied_step(columns, real)
     has_batch = bool(source.batch) or is_repeated
     batch = problem.batch if has_batch else 1
     copy = KernelArguments(
@@ -348,12 +348,6 @@ def result_in_parts(problem: Problem) -> Strides:
     return in_parts(problem.out) if problem.out_dtype in COMPLEX_PARTS else problem.out
 
 
-def _row_step(columns: int, dtype: str) -> int:
-    """Real elements from one row of a copy to the next: whole sectors."""
-    width = SECTOR_BYTES // ITEM_SIZES[dtype]
-    return -(-columns // width) * width
-
-
 def _copy_arguments(
     dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides, copies: int = 1
 ) -> KernelArguments:
@@ -386,7 +380,7 @@ def _copied(
     dtype: str, strides: Strides, rows: int, columns: int, batch: int
 ) -> tuple[Strides, ComplexCopy]:
     """Strides of a row-major copy as a real matrix, and the copy that makes it."""
-    step = _row_step(2 * columns, dtype)
+    step = copied_step(2 * columns, dtype)
     count = batch if strides.batch else 1
     target = Strides(rows * step if strides.batch else 0, step, 1)
     copied = _copy_arguments(dtype, rows, columns, count, in_parts(strides), target)
@@ -408,7 +402,7 @@ def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, C
     if not in_rows:
         source, rows, columns = source.transposed(), n, k
     factor_too = not in_rows and expands == "i"
-    step = _row_step(2 * columns, dtype)
+    step = copied_step(2 * columns, dtype)
     count = problem.batch if b.batch else 1
     target = Strides(2 * rows * step if b.batch else 0, step, 1)
     copy = ComplexCopy(

@@ -11,9 +11,9 @@ from dxgemm.errors import OverlapError
 from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
-SECTOR_BYTES = 32  # of the L2 cache; TMA reads rows that begin at multiples of it faster
-
-LINE_BYTES = 128  # size of a cache line
+# Of the L2 cache: TMA reads rows that begin at sectors faster than others, at cache lines fastest.
+SECTOR_BYTES, LINE_BYTES = 32, 128
+LONG_ROW_BYTES = 1024  # a row of so many bytes grows by an eighth at most, made of whole lines
 
 # Alignment of an address by its last four bits: a look-up, because each call needs two.
 ALIGNMENTS = (16, 1, 2, 1, 4, 1, 2, 1, 8, 1, 2, 1, 4, 1, 2, 1)
@@ -53,6 +53,13 @@ def normalised(layout: Layout) -> Layout:
     is_empty = 0 in shape
     used = tuple(0 if is_empty or size == 1 else step for size, step in zip(shape, strides))
     return layout._replace(strides=used)
+
+
+def copied_step(items: int, dtype: str) -> int:
+    """Elements from one row of a copy of `items` columns to the next: whole sectors, or lines."""
+    item_bytes = ITEM_SIZES[dtype]
+    width = (LINE_BYTES if items * item_bytes >= LONG_ROW_BYTES else SECTOR_BYTES) // item_bytes
+    return -(-items // width) * width
 
 
 def aligned(layout: Layout, alignment: int) -> Layout:

@@ -20,7 +20,7 @@ from dxgemm.problem.dtypes import (
     step_flops,
 )
 from dxgemm.problem.fusion import FusedReduction, Fusion
-from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
+from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides, copied_step
 
 # Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
 # bytes of an operand that is copied at most.
@@ -230,7 +230,7 @@ class Problem:
         """Strides of aligned copies of a and b, in a workspace; None for one read as it lies.
 
         Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16
-        bytes. The lines of copies begin at multiples of 32 bytes.
+        bytes. The lines of copies are `copied_step` apart.
         """
         if self.arithmetic not in COPIED or self.k == 0:
             return None, None
@@ -323,10 +323,9 @@ def _aligned_operand(
     is_taken = is_apart or not problem.copies_any_size
     if has_neighbours and starts % MAX_ALIGNMENT == 0 and is_taken:
         return None
-    width = SECTOR_BYTES // item_size
     copies_rows = not takes_any or abs(strides.col) <= abs(strides.row)
     items, lines = (k, along) if copies_rows else (along, k)
-    line = -(-items // width) * width
+    line = copied_step(items, problem.dtype)
     batch = lines * line if strides.batch else 0
     return Strides(batch, line, 1) if copies_rows else Strides(batch, 1, line)
 
