@@ -46,6 +46,20 @@ LAYERS = [
     (2048, 8192, 2048), (2048, 5120, 5120), (4096, 6144, 4096), (4096, 28672, 4096),
     (4096, 4096, 14336), (8192, 10240, 8192), (8192, 8192, 1024), (16384, 4096, 1024),
 ]  # fmt: skip
+# Shapes for which cuBLAS takes each of its tiles, by the names of its kernels.
+TILED = [
+    (2048, 17408, 5120), (4096, 14336, 4096), (8192, 1280, 8192), (16384, 512, 512),
+    (4096, 4096, 1024), (2048, 4096, 11008), (1531, 18944, 3584), (1000, 128256, 4096),
+    (1576, 3072, 768), (3328, 3328, 3328), (2304, 2304, 2304), (1280, 1280, 1280),
+    (300, 6144, 4096), (512, 2560, 2560), (1576, 768, 3072), (1024, 1024, 4096),
+    (256, 4096, 4096), (128, 8192, 8192), (50176, 64, 576),
+]  # fmt: skip
+# Shapes that no table of speeds has seen; the last five have rows that begin at no cache line.
+UNSEEN = [
+    (1152, 4608, 1536), (640, 5120, 2048), (4608, 2304, 2304), (7168, 2048, 1792),
+    (2752, 2752, 5504), (900, 10240, 4096), (14000, 1536, 1024), (3584, 3584, 896),
+    (1100, 4200, 3400), (5200, 2600, 1300), (840, 840, 8400), (9000, 712, 2008),
+]  # fmt: skip
 ARRANGEMENTS = ["row_row_row", "row_col_row", "col_row_row", "col_col_row"]
 BATCHES = [
     (10_000, 8), (4000, 16), (4000, 31), (2000, 32), (1000, 63), (1000, 64), (344, 100),
@@ -53,7 +67,8 @@ BATCHES = [
 ]  # fmt: skip
 FUSED = [
     (4096, 4096, 4096), (8192, 8192, 1024), (2048, 8192, 2048), (512, 4096, 4096),
-    (16384, 4096, 1024),
+    (16384, 4096, 1024), (1576, 3072, 768), (8192, 3584, 512), (3072, 12288, 768),
+    (2048, 17408, 5120),
 ]  # fmt: skip
 CHAINS = ("bias | relu", "bias | gelu_tanh")
 
@@ -71,6 +86,9 @@ def list_cases() -> dict[str, list[Case]]:
         shapes = [(n, n, n) for n in SQUARES] + LAYERS
         orders = ARRANGEMENTS if dtype == "bfloat16" else ARRANGEMENTS[:2]
         plain = [Case(dtype, *shape, order) for shape, order in product(shapes, orders)]
+        if dtype == "bfloat16":
+            plain += [Case(dtype, *shape, order) for shape, order in product(TILED, orders)]
+            plain += [Case(dtype, *shape, order) for shape, order in product(UNSEEN, orders[:2])]
         batch = [Case(dtype, n, n, n, batch=count) for count, n in BATCHES]
         for family, cases in (("odd", odd), ("plain", plain), ("batch", batch)):
             by_family.setdefault(family, []).extend(cases)
