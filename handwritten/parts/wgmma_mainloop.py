@@ -74,6 +74,17 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     after = make_after(config.stages)
 
+    def multiply_step(acc, a_part, b_part):
+        """Issue a step of every strip of rows, whose sums follow one another."""
+        sums = ()
+        for strip in static_range(strips):
+            one = acc[strip * items : strip * items + items]
+            a_strip: int32 = a_part + strip * strip_bytes // 16
+            sums = sums + hopper.wgmma(kind, high, one, a_strip, b_part, a_across, b_across)
+        return sums
+
+    multiply_step = device_function(unroll(multiply_step))
+
     def multiply(smem, full, empty, thread, k_tiles, stage, parity):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
@@ -93,13 +104,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
             for step in static_range(STEPS):
                 a_part: int32 = a_at + step * a_step
                 b_part: int32 = b_at + step * b_step
-                sums = ()
-                for strip in static_range(strips):
-                    one = acc[strip * items : strip * items + items]
-                    a_strip: int32 = a_part + strip * strip_bytes // 16
-                    one = hopper.wgmma(kind, high, one, a_strip, b_part, a_across, b_across)
-                    sums = sums + one
-                acc = sums
+                acc = multiply_step(acc, a_part, b_part)
             hopper.commit_wgmma()
             hopper.wait_wgmma(1)  # the k tile before is done, this one goes on
             if left < k_tiles and member == 0:
