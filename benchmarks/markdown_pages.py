@@ -34,6 +34,7 @@ from tables import (
     sm80,
     speed_table,
     tables_of,
+    tile_shares,
 )
 
 DOCS = REPOSITORY / "docs"
@@ -59,6 +60,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
         DOCS / "cache.md": suite_text(gpus, "build_time", build_time),
+        DOCS / "choosing.md": suite_text(gpus, "half", tile_shares),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
         DOCS / "distributed.md": suite_text(gpus, "distributed", distributed),

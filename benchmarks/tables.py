@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from result_files import (
 )
 
 import dxgemm
+from dxgemm.choice.registry import find_implementation
 from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
 from dxgemm.problem.define import contiguous_problem
 
@@ -38,6 +40,11 @@ SPEED_KINDS = (
     ("int8", None),
 )
 LADDER_SIZE = 4096
+# Tiles by multiples of 64, each of a block; a share that leaves little to gain.
+FEW_TILES = (
+    (128, 256, 1), (128, 192, 1), (128, 128, 1), (128, 64, 1), (64, 128, 1), (64, 64, 1),
+)  # fmt: skip
+FULL_SHARE = 0.9
 PIPELINES = ("pipeline", "pipeline_tma")
 PIPELINE_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 PIPELINE_MEAN_SIZES = PIPELINE_SIZES[1:]
@@ -650,6 +657,43 @@ def half(results: Results) -> list[Part]:
     header = ["family", "dtype", "problems", "x rival", "least", "m x n x k of the least"]
     title = "Geometric means over the fastest of cuBLAS, cuBLASLt and torch:"
     return [Table(title, header, lines, text_columns=2)]
+
+
+def tile_shares(results: Results) -> list[Part]:
+    """Share of the tiles of whole waves that is result: by the chosen tile, by one of few."""
+    kernel = find_implementation("wgmma").kernel
+    tiles = {str(config): result_tile(config) for config in kernel.configs}
+    sms = results["machine_info"]["gpu"]["multiprocessors"]
+    lines = []
+    for row in extras(results):
+        is_plain = (row["family"], row["dtype"]) == ("plain", "bfloat16")
+        if not (is_plain and row["arrangement"] == "row_col_row" and row["config"] in tiles):
+            continue
+        own = wave_share(row, tiles[row["config"]], sms)
+        most = max(wave_share(row, tile, sms) for tile in FEW_TILES)
+        if own > most and most < FULL_SHARE:
+            figures = ratio(most), ratio(own), ratio(row["vs_rival"])
+            lines.append([size_of(row), row["config"], *figures])
+    if not lines:
+        return []
+    header = ["m x n x k", "tile", "share by few", "share", "x rival"]
+    title = f"Results that {len(FEW_TILES)} tiles share out to {sms} SMs worse than the chosen one:"
+    return [Table(title, header, lines, text_columns=2)]
+
+
+def result_tile(config: Any) -> tuple[int, int, int]:
+    """Rows and columns of the result that a block, or a pair, computes; and the blocks."""
+    rows, cols, blocks = config.tile_m * config.cluster, config.tile_n, config.cluster
+    return (cols, rows, blocks) if config.is_turned else (rows, cols, blocks)
+
+
+def wave_share(row: Extra, tile: tuple[int, int, int], sms: int) -> float:
+    """Elements of the result over those of all tiles of whole waves."""
+    rows, cols, blocks = tile
+    tiles = math.ceil(row["m"] / rows) * math.ceil(row["n"] / cols)
+    waves = math.ceil(tiles * blocks / sms)
+    share: float = row["m"] * row["n"] / (waves * sms * rows * cols / blocks)
+    return share
 
 
 def skinny(results: Results) -> list[Part]:
