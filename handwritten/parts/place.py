@@ -91,13 +91,6 @@ def make_place(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.group_table import (
-        FIELDS,
-        FIRST,
-        ROW_ITEMS,
-        SIZE,
-        make_find_problem,
-    )
     from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
@@ -105,9 +98,8 @@ def make_place(
     cluster, rank_rows = config.cluster, config.tile_m
     tile_m, tile_n = config.tile_m * cluster, config.tile_n
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
-    first_field = FIELDS.index("first")
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
-    find_problem, share = make_find_problem(), make_share()
+    share = make_share()
 
     def begin(a, b, m, n, k, batch, extra):
         tiles_m: int32 = (m + tile_m - 1) // tile_m
@@ -153,6 +145,26 @@ def make_place(
             work.first_k, work.end_k,
         )  # fmt: skip
 
+    if shared:
+        find = make_find_in_group(tile_m, locate)[shared]
+    begin, find = device_function(unroll(begin)), device_function(unroll(find))
+    return Place(begin, find, leaves_notes=shared == "m")
+
+
+def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Callable[..., Tile]]:
+    """`Place.find` where the problems of a group share out rows ("m") or k ("k"), uncompiled."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.group_table import (
+        FIELDS,
+        FIRST,
+        ROW_ITEMS,
+        SIZE,
+        make_find_problem,
+    )
+
+    first_field, find_problem = FIELDS.index("first"), make_find_problem()
+
     def find_in_rows(work, index):
         problem, number, fields = find_problem(work.table, work.table_rows, index)
         size: int32 = work.table[fields]
@@ -172,9 +184,7 @@ def make_place(
         end: int32 = first + work.table[matrix * ROW_ITEMS + SIZE]
         return Tile(matrix, int32(0), int32(0), row, col, work.end_row, first, end)
 
-    find = {"": find, "m": find_in_rows, "k": find_in_k}[shared]
-    begin, find = device_function(unroll(begin)), device_function(unroll(find))
-    return Place(begin, find, leaves_notes=shared == "m")
+    return {"m": find_in_rows, "k": find_in_k}
 
 
 class SkinnyTile(NamedTuple):

@@ -62,8 +62,9 @@ def make_store_tile(
             tile_n, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, side, chunk_bytes
         )
 
+    allows_vectors = make_allows_vectors(item_bytes(out_dtype), along_rows)
     if not stored:
-        return make(along_rows)
+        return allows_vectors, make(along_rows)
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import opaque
@@ -71,10 +72,8 @@ def make_store_tile(
 
     kinds = stores(stored if along_rows else OTHER[stored], epilogue, commutes)
     # A mirror image is the same tile in the transposed result.
-    made = tuple(make(along_rows is not is_mirrored, side) for is_mirrored, side in kinds)
+    store_tiles = tuple(make(along_rows is not is_mirrored, side) for is_mirrored, side in kinds)
     are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
-    store_tiles = tuple(store_tile for _, store_tile in made)
-    allows_vectors, _ = make(along_rows)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -98,43 +97,16 @@ def make_store_tile(
     return allows_vectors, store_tile
 
 
-def _make_side(
-    tile_n: int,
-    out_dtype: str,
-    along_rows: bool,
-    rows_are_split: bool,
-    epilogue: Any,
-    acc_dtype: str,
-    side: Side | None,
-    chunk_bytes: int,
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The functions of `make_store_tile`, of which store_tile writes the elements on one side."""
-    from numba import cuda, int32
+def item_bytes(out_dtype: str) -> int:
+    """Bytes of an element of the result."""
+    return {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
-    from dxgemm.handwritten.parts.intrinsics import global_address, low_word
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    taken = columns_for_one(epilogue)
-    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
-    out_bytes = {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
-    chunks = tile_n // CHUNK_COLS
-    # With a in registers and lines along its rows, edges would take registers of the mainloop.
-    has_edges = not rows_are_split or not along_rows
-    is_fused, is_whole = epilogue is not None, side is None
-    read_chunk, store_chunk, store_elements = make_store_chunk(
-        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, side
-    )
-    rounds_first = out_bytes == 2 and along_rows
-    if is_fused:  # mirror images are finished by `store_chunk`, which may round another way
-        rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
-    store_rounded = None
-    if rounds_first:
-        store_rounded = make_store_rounded(out_dtype, tile_n, chunk_bytes, epilogue, acc_dtype)
-    store_turned = make_store_turned(out_dtype, tile_n, chunk_bytes)
-    is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
-    _, keeps_tile = make_keeps(side)
-    least = side.least if side else 0
+def make_allows_vectors(out_bytes: int, along_rows: bool) -> Callable[..., bool]:
+    """A device function: (m, n, beta, c, out) -> True if 16 bytes can be accessed at a time."""
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
@@ -152,6 +124,47 @@ def _make_side(
         if beta != 0:
             has_vectors &= fits(c)
         return has_vectors
+
+    return allows_vectors
+
+
+def _make_side(
+    tile_n: int,
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    epilogue: Any,
+    acc_dtype: str,
+    side: Side | None,
+    chunk_bytes: int,
+) -> Callable[..., None]:
+    """The function store_tile of `make_store_tile`, for the elements on one side."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.intrinsics import global_address, low_word
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    taken = columns_for_one(epilogue)
+    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
+    out_bytes = item_bytes(out_dtype)
+    chunks = tile_n // CHUNK_COLS
+    # With a in registers and lines along its rows, edges would take registers of the mainloop.
+    has_edges = not rows_are_split or not along_rows
+    is_fused, is_whole = epilogue is not None, side is None
+    read_chunk, store_chunk, store_elements = make_store_chunk(
+        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, side
+    )
+    rounds_first = out_bytes == 2 and along_rows
+    if is_fused:  # mirror images are finished by `store_chunk`, which may round another way
+        rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
+    store_rounded = None
+    if rounds_first:
+        store_rounded = make_store_rounded(out_dtype, tile_n, chunk_bytes, epilogue, acc_dtype)
+    store_turned = make_store_turned(out_dtype, tile_n, chunk_bytes)
+    is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
+    _, keeps_tile = make_keeps(side)
+    least = side.least if side else 0
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -244,4 +257,4 @@ def _make_side(
         else:
             store_each()
 
-    return allows_vectors, store_tile
+    return store_tile
