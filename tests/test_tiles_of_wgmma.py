@@ -69,12 +69,18 @@ def masked(a: Any, b: Any, c: Any, x: Any, **how: Any) -> Any:
     return dxgemm.gemm(a, b, c, 1, 1, out=x.zeros_like(c), mask=mask, **how)
 
 
+def lower(a: Any, b: Any, c: Any, x: Any, **how: Any) -> Any:
+    out = x.zeros((len(a), len(a)), a.dtype)
+    return dxgemm.gemm_symmetric(a, out=out, triangle="lower", **how)
+
+
 def sliced(a: Any, b: Any, c: Any, x: Any, **how: Any) -> Any:
     return dxgemm.gemm(a, b, implementation=(*how["implementation"], 2))
 
 
 CASES = (
-    plain, with_c, columns_stored, in_float32, batch, chain, pairs, quantised, masked, sliced,
+    plain, with_c, columns_stored, in_float32, batch, chain, pairs, quantised, masked, lower,
+    sliced,
 )  # fmt: skip
 
 

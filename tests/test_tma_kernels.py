@@ -187,16 +187,18 @@ def test_an_epilogue_sees_every_element(dtype):
     check(operands["out"], lambda *position: np.maximum(expected(*position), 0))
 
 
-@pytest.mark.parametrize("triangle", ["both", "upper"])
-def test_a_symmetric_result_is_written_once_computed(triangle):
-    n = 72 if triangle == "both" else 16
+@pytest.mark.parametrize(("triangle", "config"), [
+    ("both", None), ("upper", None), ("lower", PINGPONG), ("both", TURNED), ("upper", PAIRED),
+], ids=str)  # fmt: skip
+def test_a_symmetric_result_is_written_once_computed(triangle, config):
+    n = 72 if triangle == "both" or config else 16
     problem = problem_of(HALF, (1, n, n, 64), triangle=triangle)
     operands = operands_of(problem)  # b has the elements of a.T
-    run(spec_of("wgmma", problem), problem, operands, factors=(ALPHA, 0))
+    run(spec_of("wgmma", problem, config), problem, operands, factors=(ALPHA, 0), most_blocks=4)
     expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
     count = n * n if triangle == "both" else n * (n + 1) // 2
     _, row, col = check(operands["out"], expected, count)
-    assert triangle == "both" or (row <= col).all()
+    assert triangle == "both" or (row <= col if triangle == "upper" else col <= row).all()
 
 
 def test_a_dead_block_is_left_as_it_is():
@@ -227,7 +229,8 @@ def test_slices_of_k_add_up():
 ROWS = (3, 0, 5)  # of each group
 
 
-def test_groups_share_out_rows():
+@pytest.mark.parametrize("is_pingpong", [False, True])
+def test_groups_share_out_rows(is_pingpong):
     groups, total, n, k = len(ROWS), sum(ROWS), 24, 72
     ends = np.cumsum(ROWS)
     problem = replace(
@@ -235,6 +238,8 @@ def test_groups_share_out_rows():
         out=Strides(0, n, 1),
     )  # fmt: skip
     config = min(FILES["m"].SHARES, key=lambda config: config.tile_m)
+    if is_pingpong:
+        config = Config(64, 24, is_pingpong=True)
     spec = wgmma_step(problem, "m", config, 1, SIMULATED_DEVICE, ()).spec
     tiles = np.cumsum([0, *(-(-rows // config.tile_m) for rows in ROWS)])
     records = np.zeros((groups + 1, len(FIELDS)), int)

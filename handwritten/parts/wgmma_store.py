@@ -84,12 +84,12 @@ def make_store_tile(
         # there, not kept from tile to tile.
         for i in static_range(len(store_tiles)):
             lane, chunk_smem, matrix = opaque(lane), opaque(chunk_smem), opaque(matrix)
-            top, col, n = opaque(top), opaque(col), opaque(n)
+            top, col, m, n = opaque(top), opaque(col), opaque(m), opaque(n)
             c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
             if are_mirrored[i]:
                 c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
             store_tiles[i](
-                acc, chunk_smem, lane, matrix, top, col, n, n, has_vectors, alpha, beta,
+                acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta,
                 Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col)),
                 Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col)), extra,
             )  # fmt: skip
