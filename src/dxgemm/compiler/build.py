@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,10 +96,10 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"cannot build {spec}: NUMBA_ENABLE_CUDASIM is set, and numba's simulator replaces its "
             "compiler; unset it."
         )
-    declared = import_module(spec.module).KERNEL
+    declared = spec.declared
     # Registers per thread at launch, which the warpgroups reallocate among themselves.
     launch_registers = spec.config.launch_registers
-    if declared.device_functions is not None:
+    if spec.links_functions:
         ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, declared)
     elif launch_registers:
         cubin, ptx = _build_whole_program(spec, arch, declared)
@@ -178,7 +177,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, st
 @lru_cache(maxsize=1)
 def _ptx_of_family(spec: KernelSpec, arch: str) -> str:
     """PTX of a kernel; the last one is kept, because its next build may be for a younger GPU."""
-    make_kernel = import_module(spec.module).KERNEL.make_kernel
+    make_kernel = spec.declared.make_kernel
     with numba_lock:
         ptx: str = _compile(
             spec,
