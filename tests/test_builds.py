@@ -316,10 +316,10 @@ def a(home):
 def test_what_is_not_built_is_built_by_the_call_that_needs_it(register, home, a, builds):
     register()
     np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    assert dxgemm.explain(a, a).implementation == NAME
+    assert dxgemm.explain(a, a).choice.implementation == NAME
     assert names(builds) == ["one"]
     forget()
-    assert dxgemm.plan(a, a, implementation=NAME).explain().implementation == NAME
+    assert dxgemm.plan(a, a, implementation=NAME).explain().choice.implementation == NAME
     assert names(builds) == ["one"]
 
 
@@ -329,8 +329,8 @@ def test_the_next_candidate_takes_the_place_of_one_that_cannot_be_built(register
         result = dxgemm.gemm(a, a)
     np.testing.assert_array_equal(home.fetch(result), np.eye(3))
     explained = dxgemm.explain(a, a)
-    assert explained.rejected[NAME].startswith("not built: ")
-    assert "NVRTC failed" in explained.rejected[NAME]
+    assert explained.choice.rejected[NAME].startswith("not built: ")
+    assert "NVRTC failed" in explained.choice.rejected[NAME]
     with pytest.raises(errors.BuildError, match="NVRTC failed"):
         dxgemm.gemm(a, a, implementation=NAME)
 

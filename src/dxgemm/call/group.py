@@ -15,7 +15,7 @@ from dxgemm.call.prepare import Bound, prepare, real_number
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
 from dxgemm.lower.grouped import DTYPES
-from dxgemm.problem.define import define_problem
+from dxgemm.problem.define import PLAIN, Result, define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
@@ -86,7 +86,7 @@ class Group(ABC):
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        prepared = prepare(a, b, c, alpha, beta, out, epilogue, stream=self._stream)
+        prepared = prepare(a, b, c, alpha, beta, out=out, epilogue=epilogue, stream=self._stream)
         return Bound(prepared, (a, b, c, epilogue))
 
 
@@ -147,8 +147,7 @@ def define(
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
-        has_epilogue=epilogue is not None,
-        takes_pairs=epilogue is not None and epilogue.takes_pairs,
+        result=PLAIN if epilogue is None else Result(True, takes_pairs=epilogue.takes_pairs),
         takes_complex=takes_complex,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):

@@ -68,11 +68,11 @@ class GroupByOffsets(Group):
         alpha: Any,
         beta: Any,
         out: Any,
-        offsets: Any,
-        rows: Any,
-        out_rows: Any,
-        epilogue: Any,
         stream: Any,
+        offsets: Any,
+        rows: Any = None,
+        out_rows: Any = None,
+        epilogue: Any = None,
     ) -> None:
         """Check all arguments of the call, before anything is launched or written."""
         self._stream = None if stream is None else stream_handle(stream)
