@@ -15,7 +15,7 @@ from dxgemm.call.explanation import Explanation
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply
-from dxgemm.call.prepare import Bound, Prepared, prepare
+from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
 from dxgemm.choice.implementation import Implementation
@@ -138,10 +138,8 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        return prepare(
-            a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
-            conjugate, stream,
-        ).run()  # fmt: skip
+        options = epilogue, implementation, precision, batch_invariant, mask, conjugate, stream
+        return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
         error.name_call("gemm")
         raise
@@ -207,10 +205,9 @@ def gemm_symmetric(
     """
     try:
         symmetry = _symmetry(b, triangle, transpose)
-        return prepare(
-            a, a if b is None else b, c, alpha, beta, out=out, epilogue=epilogue,
-            implementation=implementation, precision=precision, stream=stream, symmetry=symmetry,
-        ).run()  # fmt: skip
+        other = a if b is None else b
+        options = epilogue, implementation, precision, False, None, "", stream
+        return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
         raise
@@ -293,6 +290,14 @@ def _with_arguments_of(
     return decorate
 
 
+def _prepared(
+    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *, out: Any = None,
+    symmetry: Symmetry | None = None, is_explained: bool = False, **options: Any,
+) -> Prepared:  # fmt: skip
+    operands = a, b, c, alpha, beta, out
+    return Prepared(*prepare(*operands, Options(**options), symmetry, is_explained))
+
+
 class Plan(Bound):
     """GEMM with its kernel chosen and built; call it to run it on the same arrays.
 
@@ -322,15 +327,14 @@ def plan(*operands: Any, **options: Any) -> Plan:
 
     Arguments and errors are those of `gemm`.
     """
-    return Plan(prepare(*operands, **options), (operands, options))
+    return Plan(_prepared(*operands, **options), (operands, options))
 
 
 @named_in_errors("explain")
 @_with_arguments_of(gemm)
 def explain(*operands: Any, **options: Any) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
-    options["is_explained"] = True
-    return explain_route(prepare(*operands, **options).route)
+    return explain_route(_prepared(*operands, **options, is_explained=True).route)
 
 
 @named_in_errors("explain_symmetric")
@@ -347,7 +351,7 @@ def explain_symmetric(
     symmetry = _symmetry(b, triangle, transpose)
     other = a if b is None else b
     options |= {"symmetry": symmetry, "is_explained": True}
-    return explain_route(prepare(a, other, *operands, **options).route)
+    return explain_route(_prepared(a, other, *operands, **options).route)
 
 
 @named_in_errors("gemm_grouped")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.call.operand import Operand
-from dxgemm.call.prepare import Bound, prepare, real_number
+from dxgemm.call.prepare import Bound, Options, Prepared, prepare, real_number
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
 from dxgemm.lower.grouped import DTYPES
@@ -86,7 +86,8 @@ class Group(ABC):
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        prepared = prepare(a, b, c, alpha, beta, out=out, epilogue=epilogue, stream=self._stream)
+        options = Options(epilogue, stream=self._stream)
+        prepared = Prepared(*prepare(a, b, c, alpha, beta, out, options))
         return Bound(prepared, (a, b, c, epilogue))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +31,11 @@ from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.exports import finished, in_order, launch_stream, taken
 from dxgemm.runtime.streams import stream_handle
 
+# A repeated call passes plain tuples where the records below have names: making one of these takes
+# longer than all checks.
 
-@dataclass(slots=True, eq=False)
-class Prepared:
+
+class Prepared(NamedTuple):
     """A call after every check.
 
     Attributes:
@@ -54,54 +55,49 @@ class Prepared:
     result: Any
     anchor: Any
     library: Library
-    ordered: tuple[tuple[Library, Any], ...]
+    ordered: tuple[tuple[Library, Any], ...] = ()
 
-    def run(self) -> Any:
-        """Launch the call, and return its result."""
-        launch, given = self.launch, self.stream
-        stream = self.library.current_stream(self.anchor) if given is None else given
-        if not self.ordered:
-            if launch is not None:
-                launch(self.call, stream)
-            return self.result
-        if launch is not None:
-            with in_order(self.ordered, self.route.resolved.ordinal, stream):
-                launch(self.call, stream)
-        return finished(self.result)
+
+class Options(NamedTuple):
+    """Options of a call, as `gemm` takes them."""
+
+    epilogue: Any = None
+    implementation: Any = None
+    precision: Any = None
+    batch_invariant: Any = False
+    mask: Any = None
+    conjugate: Any = ""
+    stream: Any = None
 
 
 def prepare(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    out: Any = None,
-    epilogue: Any = None,
-    implementation: Any = None,
-    precision: Any = None,
-    batch_invariant: Any = False,
-    mask: Any = None,
-    conjugate: Any = "",
-    stream: Any = None,
-    symmetry: Symmetry | None = None,
-    is_explained: bool = False,
-) -> Prepared:
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: tuple[Any, ...],
+    symmetry: Symmetry | None = None, is_explained: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
-    Arguments are those of `gemm`. With a `symmetry`, a or b stands for its transpose. A call that
-    is only explained gets no array for its result.
+    This runs on every call, where each microsecond shows. With a `symmetry`, a or b stands for its
+    transpose. A call that is only explained gets no array for its result.
 
-    This runs on every call, where each microsecond shows.
+    Args:
+        a, b, c, alpha, beta, out: as `gemm` takes them.
+        options: the fields of `Options`.
+
+    Returns:
+        The fields of a `Prepared`.
     """
+    epilogue, implementation, precision, is_invariant, mask, conjugate, stream = options
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
-    if batch_invariant is not False:
-        implementation = with_batch_invariance(implementation, batch_invariant)
+    if is_invariant is not False:
+        implementation = with_batch_invariance(implementation, is_invariant)
+    is_real = True
     if type(alpha) is not float:
         alpha = number("<alpha>", alpha)
+        is_real = type(alpha) is float
     if type(beta) is not float:
         beta = number("<beta>", beta)
+        is_real = is_real and type(beta) is float
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -132,7 +128,6 @@ def prepare(
             out, library_out = taken("<out>", out, launch_stream(stream, out))
         anchor, library = out, library_out
         out_pointer, out_key = library_out.inspect(out)
-
     epilogue_key: tuple[Any, ...] | None = None
     values: list[Any] = []
     if epilogue is not None:
@@ -140,8 +135,7 @@ def prepare(
     key = (  # a RouteKey without its names, which would take longer to make
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
-        not alpha, not beta, precision, implementation,
-        epilogue_key,
+        not alpha, not beta, precision, implementation, epilogue_key,
         symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate,
     )  # fmt: skip
     try:
@@ -153,7 +147,7 @@ def prepare(
         route = _new_route(RouteKey(*key), (a, b, c, out), epilogue, current)
 
     least, most = route.least_scalar, route.largest_scalar
-    if type(alpha) is complex or type(beta) is complex:
+    if not is_real:
         alpha = _complex_scalar("alpha", alpha, route)
         beta = _complex_scalar("beta", beta, route)
     elif not (least <= alpha <= most and least <= beta <= most):
@@ -161,77 +155,99 @@ def prepare(
     call_epilogue, has_results = None, False
     if epilogue is not None and route.is_special:
         call_epilogue, has_results = CallEpilogue(epilogue, values), route.resolved.asked.is_reduced
-    if out is not None:
+    if out is not None or has_results:
         result, target = out, out_pointer
-    elif c is not None and not has_results:
+    elif c is not None or is_explained:
         result, target = c, c_pointer
-    elif is_explained or has_results:
-        result, target = None, 0
     else:
-        anchor = result = library.empty(route.resolved.shape, route.resolved.problem.out_dtype, a)
+        resolved = route.resolved
+        anchor = result = library.empty(resolved.shape, resolved.problem.out_dtype, a)
         target, out_key = library.inspect(result)
         if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
             library.check("out", result, out_key)
-    if not route.reads_separate_c:
-        c_pointer = target
     if call_epilogue is not None and has_results and not is_explained:
         result = call_epilogue.results(route.resolved.results, library_a, a)
 
     # The pointers of c and the result are aligned, and the result overlaps no operand.
     bits, c_bits, a_low, a_high, b_low, b_high, c_low, c_high = route.near
+    if not route.reads_separate_c:
+        c_pointer = target
+    elif c_low < c_pointer - target < c_high:
+        _check_overlap(route, "c", c_pointer, target)
     if target & bits or c_pointer & c_bits:
         raise _misaligned(route, c_pointer, target)
     if a_low < a_pointer - target < a_high:
         _check_overlap(route, "a", a_pointer, target)
     if b_low < b_pointer - target < b_high:
         _check_overlap(route, "b", b_pointer, target)
-    if c_low < c_pointer - target < c_high:
-        _check_overlap(route, "c", c_pointer, target)
 
+    if route.takes_integers:
+        alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
     launch = route.launch
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
-    operands: tuple[Any, ...] = ()
-    if epilogue is not None and not (is_explained and has_results):
-        pointers = a_pointer, b_pointer, c_pointer, out_pointer, *values
-        operands = _epilogue_operands(route, pointers, values)
-    ordered: tuple[tuple[Library, Any], ...] = ()
-    if route.is_special:
-        arrays = {"a": a, "b": b, "c": c, "out": out}
-        if call_epilogue is not None:
-            arrays.update(call_epilogue.arrays)
-        ordered = _verified_and_ordered(route, arrays, stream)
-        alpha, beta = _special_scalars(route, alpha, beta)
-        if route.is_degenerate and _changes_nothing(route, beta, out, call_epilogue):
-            launch = None
-        elif route.on_device is not None and not is_explained:
-            addresses = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
-            if not has_results:
-                arrays["c" if out is None else "out"] = result
-            launch = _host_launch(route, arrays, addresses, library_a, call_epilogue, symmetry)
     if route.is_transposed:
-        a_pointer, b_pointer = b_pointer, a_pointer
-    call: Call = (a_pointer, b_pointer, c_pointer, target, alpha, beta)
-    if operands:
-        call += operands
-    return Prepared(route, launch, call, stream, result, anchor, library, ordered)
+        call: Call = (b_pointer, a_pointer, c_pointer, target, alpha, beta)
+    else:
+        call = (a_pointer, b_pointer, c_pointer, target, alpha, beta)
+    if epilogue is not None and not (is_explained and has_results):
+        addresses = a_pointer, b_pointer, c_pointer, out_pointer, *values
+        call += _epilogue_operands(route, addresses, values)
+    prepared = route, launch, call, stream, result, anchor, library, ()
+    if route.is_special:
+        arrays, pointers = (a, b, c, out), (a_pointer, b_pointer, c_pointer, out_pointer)
+        special = Prepared(*prepared), arrays, pointers, call_epilogue, symmetry, is_explained
+        return _special(*special)
+    return prepared
 
 
-def _host_launch(
-    route: Route,
-    arrays: dict[str, Any],
-    addresses: dict[str, int],
-    library: Library,
+def run(prepared: tuple[Any, ...]) -> Any:
+    """Launch a prepared call, and return its result."""
+    route, launch, call, stream, result, anchor, library, ordered = prepared
+    if stream is None:
+        stream = library.current_stream(anchor)
+    if not ordered:
+        if launch is not None:
+            launch(call, stream)
+        return result
+    if launch is not None:
+        with in_order(ordered, route.resolved.ordinal, stream):
+            launch(call, stream)
+    return finished(result)
+
+
+def _special(
+    prepared: Prepared,
+    arrays: tuple[Any, ...],
+    pointers: tuple[int, ...],
     epilogue: CallEpilogue | None,
     symmetry: Symmetry | None,
-) -> HostLaunch:
-    """Launch with copies of the operands in host memory; see `HostLaunch`."""
+    is_explained: bool,
+) -> Prepared:
+    """Add to a call what few need: verified and ordered operands, host copies; or no launch."""
+    route = prepared.route
+    named = dict(zip(("a", "b", "c", "out"), arrays))
+    if epilogue is not None:
+        named.update(epilogue.arrays)
+    prepared = prepared._replace(ordered=_verified_and_ordered(route, named, prepared.stream))
+    if route.is_degenerate:
+        *before, alpha, beta = prepared.call[:6]
+        alpha = 0 if route.resolved.problem.k == 0 else alpha
+        if _changes_nothing(route, beta, named["out"], epilogue):
+            return prepared._replace(launch=None)
+        prepared = prepared._replace(call=(*before, alpha, beta, *prepared.call[6:]))
+    if route.on_device is None or is_explained:
+        return prepared
     if symmetry is not None and symmetry.transposed_name in route.resolved.host_operands:
         name = symmetry.transposed_name
-        arrays[name] = host_view(arrays[name]).swapaxes(-1, -2)
+        named[name] = host_view(named[name]).swapaxes(-1, -2)
+    if not route.resolved.asked.is_reduced:
+        named["c" if named["out"] is None else "out"] = prepared.result
+    addresses = dict(zip(("a", "b", "c", "out"), pointers))
     if epilogue is not None:
         addresses.update(epilogue.pointers)
-    return HostLaunch(route, arrays, addresses, library, epilogue)
+    launch = HostLaunch(route, named, addresses, route.libraries["a"], epilogue)
+    return prepared._replace(launch=launch)
 
 
 class Bound:
@@ -312,18 +328,14 @@ def _verified_and_ordered(
 
 
 def kernel_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
-    """Check alpha and beta against the route's sums, and convert them to what the kernel takes."""
+    """Check alpha and beta against the route's sums, and convert them to what the kernel takes.
+
+    If k is 0, alpha becomes 0, NaN included.
+    """
     _check_fits(route, alpha, beta)
-    return _special_scalars(route, alpha, beta)
-
-
-def _special_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
-    """Convert alpha and beta to integers for int32 sums; alpha is 0 if k is, NaN included."""
     if route.takes_integers:
         alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
-    if route.is_degenerate and route.resolved.problem.k == 0:
-        alpha = 0
-    return alpha, beta
+    return (0 if route.resolved.problem.k == 0 else alpha), beta
 
 
 def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue | None) -> bool:
@@ -361,13 +373,17 @@ def number(name: str, value: Any) -> float | complex:
 
 def _complex_scalar(name: str, value: float | complex, route: Route) -> float | complex:
     """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
-    form = route.complex_form
-    if type(value) is complex and form is None:
-        real_number(f"<{name}>", value)  # refuses it
-    if value.imag != 0 and form is not None and form.problem.triangle:
-        raise ScalarError(f"gemm: <{name}> is {value}, but a Hermitian result takes real factors.")
+    parts: tuple[float, ...] = (value.real,)
+    if type(value) is complex:
+        form = route.complex_form
+        if form is None:
+            real_number(f"<{name}>", value)  # refuses it
+        elif value.imag != 0 and form.problem.triangle:
+            text = f"gemm: <{name}> is {value}, but a Hermitian result takes real factors."
+            raise ScalarError(text)
+        parts = value.real, value.imag
     least, most = route.least_scalar, route.largest_scalar
-    for part in (value.real, value.imag):
+    for part in parts:
         if not least <= part <= most:
             _check_fit(route, name, part)
     return value if value.imag != 0 else value.real

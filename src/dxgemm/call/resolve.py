@@ -95,7 +95,7 @@ class Asked(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Resolved:
     """A call whose operands fit each other.
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from logging import DEBUG
 from typing import Any, NamedTuple, get_args
 
@@ -144,7 +143,7 @@ class Route:
         ordered: names of the device operands whose streams may differ from the launch's, and of
             all exports.
         is_special: True if a call needs more than the checks of pointers: ordered, doubtful or host
-            operands, integer scalars, a reduction, k == 0 or an empty result.
+            operands, a reduction, k == 0 or an empty result.
     """
 
     resolved: Resolved
@@ -163,10 +162,10 @@ class Route:
     epilogue_near: tuple[tuple[int, int, int, int], ...]
     epilogue_numbers: Sequence[Any]
     epilogue_strides: OperandStrides
-    libraries: Mapping[str, Library] = field(default_factory=dict)
-    doubtful: tuple[str, ...] = ()
-    ordered: tuple[str, ...] = ()
-    is_special: bool = True
+    libraries: Mapping[str, Library]
+    doubtful: tuple[str, ...]
+    ordered: tuple[str, ...]
+    is_special: bool
 
     @property
     def problem(self) -> Problem:
@@ -195,7 +194,7 @@ class Route:
                 if layout.device != HOST or libraries[name].always_ordered
             )
         is_special = ordered or doubtful or resolved.host_operands or resolved.asked.is_reduced
-        is_special = is_special or self.takes_integers or self.is_degenerate
+        is_special = is_special or self.is_degenerate
         route = Route.__new__(Route)
         vars(route).update(vars(self))  # in a fraction of the time of `replace`
         route.libraries, route.doubtful, route.ordered = libraries, doubtful, ordered
@@ -251,6 +250,10 @@ def _new_route(resolved: Resolved) -> Route:
         _epilogue_near(resolved, names, reads_separate_c),
         asked.epilogue.numbers if asked.epilogue else (),
         resolved.strides,
+        libraries={},
+        doubtful=(),
+        ordered=(),
+        is_special=True,
     )
 
 
@@ -258,13 +261,15 @@ def _near(resolved: Resolved, reads_separate_c: bool) -> tuple[int, ...]:
     """`Route.near` of a resolved call."""
     layouts, problem = resolved.asked.layouts, resolved.problem
     # The address of an empty array is free, like its strides.
-    dtypes = [problem.out_dtype, problem.c_dtype if reads_separate_c else None]
-    masks = [0 if d is None or problem.is_empty else ITEM_SIZES[d] - 1 for d in dtypes]
+    bits = c_bits = 0
+    if not problem.is_empty:
+        bits = ITEM_SIZES[problem.out_dtype] - 1
+        c_bits = ITEM_SIZES[problem.c_dtype] - 1 if reads_separate_c else 0
     target = layouts.get("out") or (None if resolved.asked.is_reduced else layouts.get("c"))
     a, b = (layouts["a"], layouts["b"]) if problem.k else (None, None)
     c = layouts["c"] if reads_separate_c else None
-    ranges = (_overlap_range(operand, target) for operand in (a, b, c))
-    return (*masks, *chain.from_iterable(ranges))
+    ranges = _overlap_range(a, target) + _overlap_range(b, target) + _overlap_range(c, target)
+    return bits, c_bits, *ranges
 
 
 def _epilogue_near(
