@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
+from dxgemm.call.factors import real_number, refuse_overflow
 from dxgemm.call.operand import Operand
-from dxgemm.call.prepare import Bound, Options, Prepared, prepare, real_number
+from dxgemm.call.prepare import Bound, Options, Prepared, prepare
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.errors import DtypeError, DxgemmError, ScalarError
+from dxgemm.errors import DtypeError, DxgemmError
 from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import PLAIN, Result, define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
-
-_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 # Problems of a group tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)
@@ -152,16 +148,7 @@ def define(
         takes_complex=takes_complex,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        parts: tuple[float, ...]
-        if isinstance(value, complex):
-            if not is_complex:
-                real_number(f"<{name}>", value)  # refuses it
-            parts = value.real, value.imag
-        else:
-            parts = (value,)
-        for part in parts:
-            if math.isfinite(part) and abs(part) > _LARGEST[problem.scalar_dtype]:
-                raise ScalarError(
-                    f"gemm: <{name}> is {value}, which overflows {problem.scalar_dtype}."
-                )
+        if isinstance(value, complex) and not is_complex:
+            real_number(f"<{name}>", value)  # refuses it
+        refuse_overflow(name, value, problem.scalar_dtype)
     return problem, shape

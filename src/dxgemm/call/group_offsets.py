@@ -17,9 +17,9 @@ from dxgemm.call.epilogue import (
     inspect_epilogue,
     kernel_operands,
 )
+from dxgemm.call.factors import real_number
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.prepare import real_number
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands
 from dxgemm.errors import (

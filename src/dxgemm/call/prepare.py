@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dxgemm.call.epilogue import (
     CallEpilogue,
@@ -16,12 +12,13 @@ from dxgemm.call.epilogue import (
     kernel_operands,
     with_mask,
 )
+from dxgemm.call.factors import check_fit, complex_factor, integer, number
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, RouteKey, Symmetry, make_route, routes
 from dxgemm.choice.batch_invariant import with_batch_invariance
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked, shown
+from dxgemm.errors import DxgemmError, LayoutError, OverlapError, marked
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.kernel_arguments import Call
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
@@ -148,10 +145,10 @@ def prepare(
 
     least, most = route.least_scalar, route.largest_scalar
     if not is_real:
-        alpha = _complex_scalar("alpha", alpha, route)
-        beta = _complex_scalar("beta", beta, route)
+        alpha, beta = complex_factor("alpha", alpha, route), complex_factor("beta", beta, route)
     elif not (least <= alpha <= most and least <= beta <= most):
-        _check_fits(route, alpha, beta)
+        check_fit("alpha", alpha, route)
+        check_fit("beta", beta, route)
     call_epilogue, has_results = None, False
     if epilogue is not None and route.is_special:
         call_epilogue, has_results = CallEpilogue(epilogue, values), route.resolved.asked.is_reduced
@@ -182,7 +179,7 @@ def prepare(
         _check_overlap(route, "b", b_pointer, target)
 
     if route.takes_integers:
-        alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
+        alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
     launch = route.launch
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
@@ -327,95 +324,12 @@ def _verified_and_ordered(
     )
 
 
-def kernel_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
-    """Check alpha and beta against the route's sums, and convert them to what the kernel takes.
-
-    If k is 0, alpha becomes 0, NaN included.
-    """
-    _check_fits(route, alpha, beta)
-    if route.takes_integers:
-        alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
-    return (0 if route.resolved.problem.k == 0 else alpha), beta
-
-
 def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue | None) -> bool:
     """True if a call writes nothing: it has an empty result, or C = 0 * A @ B + 1 * C."""
     problem = route.resolved.problem
     if problem.is_empty:
         return not route.resolved.results
     return problem.k == 0 and beta == 1 and out is None and epilogue is None
-
-
-def real_number(name: str, value: Any) -> float:
-    # `int` first: the abstract class takes a microsecond to say the same.
-    is_real = type(value) is int or isinstance(value, numbers.Real)
-    if not is_real or isinstance(value, bool | np.bool_):
-        raise ScalarError(
-            f"gemm: {name} is {shown(value)} ({type(value).__name__}); it must be a real number, "
-            "held by Python or NumPy on the host."
-        )
-    try:
-        converted = float(value)
-    except OverflowError:
-        converted = math.inf
-    except Exception as error:
-        raise ScalarError(f"gemm: {name} is {shown(value)}, and no float: {error}") from error
-    if math.isinf(converted) and value != converted:
-        raise ScalarError(f"gemm: {name} is {shown(value)}, which overflows float64.")
-    return converted
-
-
-def number(name: str, value: Any) -> float | complex:
-    """Convert a number, which is complex if its type is: routes of real operands refuse it."""
-    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
-    return complex(value) if is_complex else real_number(name, value)
-
-
-def _complex_scalar(name: str, value: float | complex, route: Route) -> float | complex:
-    """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
-    parts: tuple[float, ...] = (value.real,)
-    if type(value) is complex:
-        form = route.complex_form
-        if form is None:
-            real_number(f"<{name}>", value)  # refuses it
-        elif value.imag != 0 and form.problem.triangle:
-            text = f"gemm: <{name}> is {value}, but a Hermitian result takes real factors."
-            raise ScalarError(text)
-        parts = value.real, value.imag
-    least, most = route.least_scalar, route.largest_scalar
-    for part in parts:
-        if not least <= part <= most:
-            _check_fit(route, name, part)
-    return value if value.imag != 0 else value.real
-
-
-def _check_fits(route: Route, alpha: float, beta: float) -> None:
-    _check_fit(route, "alpha", alpha)
-    _check_fit(route, "beta", beta)
-
-
-def _check_fit(route: Route, name: str, value: float) -> None:
-    if route.least_scalar <= value <= route.largest_scalar:
-        return
-    if route.takes_integers:
-        raise _no_integer(name, value, route)
-    if math.isfinite(value):
-        dtype = route.resolved.problem.scalar_dtype
-        raise ScalarError(f"gemm: <{name}> is {value}, which overflows {dtype}.")
-
-
-def _integer(name: str, value: float, route: Route) -> int:
-    if not value.is_integer():
-        raise _no_integer(name, value, route)
-    return int(value)
-
-
-def _no_integer(name: str, value: float, route: Route) -> ScalarError:
-    return ScalarError(
-        f"gemm: <{name}> is {value}, but {route.problem.dtype} products are summed and scaled as "
-        f"{route.resolved.problem.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
-        f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
-    )
 
 
 def _misaligned(route: Route, c: int, target: int) -> LayoutError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dxgemm.call.prepare import kernel_scalars
+from dxgemm.call.factors import kernel_factors
 from dxgemm.call.resolve import Asked
 from dxgemm.call.route import Route, route_of_layouts
 from dxgemm.choice.batch_invariant import BatchInvariant
@@ -95,7 +95,7 @@ def multiply(arrays: dict[str, Array], options: Options, ordinal: int, stream: i
         c = part["c"].pointer if route.reads_separate_c else out
         if route.is_transposed:
             a, b = b, a
-        alpha, beta = kernel_scalars(route, options.alpha, options.beta)
+        alpha, beta = kernel_factors(route, options.alpha, options.beta)
         route.launch((a, b, c, out, alpha, beta), stream)
 
 
