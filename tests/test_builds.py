@@ -257,7 +257,7 @@ def test_a_fork_waits_for_every_lock_that_a_call_waits_for():
 class Counted(Implementation):
     """A kernel whose builds are counted; what is run in its place is `naive`."""
 
-    kernel: KernelSpec | None = None
+    counted: KernelSpec | None = None
 
     def supports(self, problem):
         return None
@@ -275,14 +275,14 @@ def register(monkeypatch, environment):
 
     def lower(problem, candidate, device):
         if isinstance(candidate.implementation, Counted):
-            obtain_kernel(candidate.implementation.kernel, device.arch)
+            obtain_kernel(candidate.implementation.counted, device.arch)
             candidate = candidate._replace(implementation=registry.find_implementation("naive"))
         return lower_candidate(problem, candidate, device)
 
     monkeypatch.setattr(binding, "lower_candidate", lower)
 
     def register(**options):
-        first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
+        first = Counted(NAME, "", counted=counted_builds.spec("one", **options))
         for module in (legality, selection):
             monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *registry.IMPLEMENTATIONS))
         monkeypatch.setitem(registry._by_name, NAME, first)
