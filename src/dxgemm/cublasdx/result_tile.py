@@ -65,11 +65,10 @@ def make_store_result(
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
-        store_from_smem = make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
-    else:
-        store_from_smem = make_store_from_smem(
-            tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
-        )
+        return make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
+    store_from_smem = make_store_from_smem(
+        tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
+    )
     element = stored_type(out_dtype)
     allows_vectors = make_allows_vectors(out_dtype)
 
