@@ -81,7 +81,8 @@ def test_plans_and_explanations_have_the_options_of_the_call():
         (dxgemm.plan_grouped, dxgemm.gemm_grouped),
     ):
         assert inspect.signature(own).parameters == inspect.signature(other).parameters
-        with pytest.raises(TypeError, match=rf"^{own.__name__}\(\) .* keyword argument 'tile'"):
-            own(1, 2, tile=3)
+        for wrong in ("tile", "is_explained"):
+            with pytest.raises(TypeError, match=rf"^{own.__name__}\(\) .* argument '{wrong}'"):
+                own(1, 2, **{wrong: True})
         with pytest.raises(TypeError, match=rf"^{own.__name__}\(\) missing a required argument"):
             own()

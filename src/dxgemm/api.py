@@ -45,6 +45,7 @@ from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
 from dxgemm.runtime.capture import first_call
 from dxgemm.runtime.exports import refuse_new_jax_array
 
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -273,14 +274,17 @@ def _with_arguments_of(
 ) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
     """Give a function the signature of another one, for its callers and for type checkers."""
     signature = inspect.signature(function)
+    by_name = {name for name, entry in signature.parameters.items() if entry.kind == KEYWORD_ONLY}
+    counts = range(2, len(signature.parameters) - len(by_name) + 1)
 
     def decorate(own: Callable[..., _R]) -> Callable[_P, _R]:
         @wraps(own)
         def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
-            try:
-                signature.bind(*arguments, **options)
-            except TypeError as error:
-                raise TypeError(f"{own.__name__}() {error}") from None
+            if len(arguments) not in counts or options.keys() - by_name:  # `bind` takes long
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise TypeError(f"{own.__name__}() {error}") from None
             return own(*arguments, **options)
 
         returned = inspect.signature(own).return_annotation
@@ -291,8 +295,9 @@ def _with_arguments_of(
 
 
 def _prepared(
-    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *, out: Any = None,
-    symmetry: Symmetry | None = None, is_explained: bool = False, **options: Any,
+    symmetry: Symmetry | None, is_explained: bool, /,
+    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
+    out: Any = None, **options: Any,
 ) -> Prepared:  # fmt: skip
     operands = a, b, c, alpha, beta, out
     return Prepared(*prepare(*operands, Options(**options), symmetry, is_explained))
@@ -327,14 +332,14 @@ def plan(*operands: Any, **options: Any) -> Plan:
 
     Arguments and errors are those of `gemm`.
     """
-    return Plan(_prepared(*operands, **options), (operands, options))
+    return Plan(_prepared(None, False, *operands, **options), (operands, options))
 
 
 @named_in_errors("explain")
 @_with_arguments_of(gemm)
 def explain(*operands: Any, **options: Any) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
-    return explain_route(_prepared(*operands, **options, is_explained=True).route)
+    return explain_route(_prepared(None, True, *operands, **options).route)
 
 
 @named_in_errors("explain_symmetric")
@@ -350,8 +355,7 @@ def explain_symmetric(
     """Explain what `gemm_symmetric` of the same arguments would do; nothing is launched."""
     symmetry = _symmetry(b, triangle, transpose)
     other = a if b is None else b
-    options |= {"symmetry": symmetry, "is_explained": True}
-    return explain_route(_prepared(a, other, *operands, **options).route)
+    return explain_route(_prepared(symmetry, True, a, other, *operands, **options).route)
 
 
 @named_in_errors("gemm_grouped")
