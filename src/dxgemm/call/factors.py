@@ -36,8 +36,9 @@ def real_number(name: str, value: Any) -> float:
 
 def number(name: str, value: Any) -> float | complex:
     """Convert a number, which is complex if its type is: routes of real operands refuse it."""
-    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
-    return complex(value) if is_complex else real_number(name, value)
+    if type(value) is int or isinstance(value, numbers.Real):  # see `real_number`
+        return real_number(name, value)
+    return complex(value) if isinstance(value, numbers.Complex) else real_number(name, value)
 
 
 def refuse_overflow(name: str, value: float | complex, dtype: str) -> None:
@@ -67,11 +68,16 @@ def kernel_factors(route: Route, alpha: float, beta: float) -> tuple[float, floa
 
     If k is 0, alpha becomes 0, NaN included.
     """
-    check_fit("alpha", alpha, route)
-    check_fit("beta", beta, route)
+    check_fits(alpha, beta, route)
     if route.takes_integers:
         alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
     return (0 if route.resolved.problem.k == 0 else alpha), beta
+
+
+def check_fits(alpha: float, beta: float, route: Route) -> None:
+    """Refuse factors beyond the dtype of the route's sums."""
+    check_fit("alpha", alpha, route)
+    check_fit("beta", beta, route)
 
 
 def check_fit(name: str, value: float, route: Route) -> None:

@@ -12,7 +12,7 @@ from dxgemm.call.epilogue import (
     kernel_operands,
     with_mask,
 )
-from dxgemm.call.factors import check_fit, complex_factor, integer, number
+from dxgemm.call.factors import check_fits, complex_factor, integer, number
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, RouteKey, Symmetry, make_route, routes
@@ -119,7 +119,7 @@ def prepare(
         anchor, library = out, library_out
         out_pointer, out_key = library_out.inspect(out)
     epilogue_key: tuple[Any, ...] | None = None
-    values: list[Any] = []
+    values: Any = None
     if epilogue is not None:
         values, epilogue_key, epilogue = inspect_epilogue(epilogue, stream, out, c, a)
     key = (  # a RouteKey without its names, which would take longer to make
@@ -140,8 +140,7 @@ def prepare(
     if not is_real:
         alpha, beta = complex_factor("alpha", alpha, route), complex_factor("beta", beta, route)
     elif not (least <= alpha <= most and least <= beta <= most):
-        check_fit("alpha", alpha, route)
-        check_fit("beta", beta, route)
+        check_fits(alpha, beta, route)
     call_epilogue, has_results = None, False
     if epilogue is not None and route.is_special:
         call_epilogue, has_results = CallEpilogue(epilogue, values), route.resolved.asked.is_reduced
@@ -160,9 +159,7 @@ def prepare(
     _check_pointers(route, a_pointer, b_pointer, c_pointer, target)
     if route.takes_integers:
         alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
-    launch = route.launch
-    if prepared_b is not None:
-        launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
+    launch = route.launch if prepared_b is None else prepared_b.bind(route)
     if route.is_transposed:
         call: Call = (b_pointer, a_pointer, c_pointer, target, alpha, beta)
     else:
