@@ -109,7 +109,7 @@ def measure(case: BatchedCase, timer: Timer) -> Measurement:
             result.wrong.append(name)
     if OWN in calls and case.layout != "list":
         explanation = calls[OWN][0].explain()  # type: ignore[attr-defined]
-        result.config = f"{explanation.implementation} {explanation.config}"
+        result.config = f"{explanation.choice.implementation} {explanation.choice.config}"
     call_s = {name: timer(of_name) for name, of_name in calls.items()}
     count = max(map(calls_in_sample, call_s.values()), default=1)
     sets += [operands(case, rng) for _ in range(sets_of_operands(case, min(count, MOST_CALLS)) - 1)]

@@ -137,9 +137,9 @@ def bench_accuracy(benchmark: Any, timer: Any, case: AccuracyCase, name: str) ->
         arrangement=arrangement,
         epilogue="none",
         implementation=name,
-        answered_by=explanation.implementation,
-        config=None if explanation.config is None else str(explanation.config),
-        slices=explanation.slices,
+        answered_by=explanation.choice.implementation,
+        config=None if explanation.choice.config is None else str(explanation.choice.config),
+        slices=explanation.choice.slices,
         gpu_us=1e6 * seconds,
         tflops=2e-12 * LINES * LINES * case.k / seconds,
         vs_cublas=None,  # not interleaved

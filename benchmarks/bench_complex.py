@@ -136,8 +136,8 @@ def measure(
     samples_s = take_turns(calls, call_s, timer, CASE_S)
     explained = own.explain()
     benchmark.group = str(case) if epilogue == "none" else f"{case}-{epilogue}"
-    measured = row(case, OWN, explained.config, samples_s)
-    measured |= {"implementation": explained.implementation, "epilogue": epilogue}
+    measured = row(case, OWN, explained.choice.config, samples_s)
+    measured |= {"implementation": explained.choice.implementation, "epilogue": epilogue}
     if PLAIN in samples_s:
         medians = {name: statistics.median(samples_s[name]) for name in (OWN, PLAIN)}
         measured["vs_plain"] = medians[PLAIN] / medians[OWN]

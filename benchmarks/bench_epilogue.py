@@ -169,7 +169,10 @@ def bench_epilogue(
     is_own = name not in BASELINES
     implementation, config = attempt.implementation, None
     if is_own:
-        implementation, config = attempt.explanation.implementation, attempt.explanation.config
+        implementation, config = (
+            attempt.explanation.choice.implementation,
+            attempt.explanation.choice.config,
+        )
     seconds = measurement.seconds(name)
     rivals = [
         measurement.seconds(rival) for rival in case.baselines if rival in measurement.samples_s
@@ -203,7 +206,10 @@ def bench_reduction(
     benchmark.group = str(case)
     implementation, config, path = name, None, None
     if name in PATHS:
-        implementation, config = attempt.explanation.implementation, attempt.explanation.config
+        implementation, config = (
+            attempt.explanation.choice.implementation,
+            attempt.explanation.choice.config,
+        )
         path = path_of(attempt.explanation)
     seconds = measurement.seconds(name)
     rivals = [

@@ -165,6 +165,6 @@ def bench_implementation(
     if attempt.is_wrong:
         pytest.fail(f"{implementation} gives a wrong result for {case}", pytrace=False)
     benchmark.group = str(case)
-    config = attempt.explanation.config if attempt.explanation else None
+    config = attempt.explanation.choice.config if attempt.explanation else None
     benchmark.extra_info.update(row(case, implementation, config, measurement.samples_s))
     replay(benchmark, measurement.samples_s[implementation])

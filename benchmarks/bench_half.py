@@ -186,8 +186,8 @@ def report(
     rival = min(seconds, key=seconds.__getitem__, default=None)
     benchmark.group = str(case)
     benchmark.extra_info.update(
-        row(case, AUTOMATIC, explanation and explanation.config, samples_s),
-        implementation=explanation and explanation.implementation,
+        row(case, AUTOMATIC, explanation and explanation.choice.config, samples_s),
+        implementation=explanation and explanation.choice.implementation,
         family=family,
         rival=rival,
         vs_rival=seconds[rival] / own_s if rival else None,

@@ -235,7 +235,7 @@ def bench_call(
     benchmark.extra_info.update(
         library=variant.library,
         call=variant.call,
-        implementation=explanation.implementation if variant.call in DXGEMM_CALLS else None,
+        implementation=explanation.choice.implementation if variant.call in DXGEMM_CALLS else None,
         dtype=dtype,
         m=size,
         n=size,

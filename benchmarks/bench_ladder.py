@@ -169,21 +169,24 @@ def bench_rung(benchmark: Any, ladder: Ladder, case: Case, name: str) -> None:
         pytest.skip(attempts[0].refusal or "no config")
     benchmark.group = str(case)
     explanation = measurement.best[name].explanation
-    extra = row(case, name, explanation.config, measurement.samples_s)
-    twin = find_twin(name, case.dtype, case.precision, (case.m, case.n, case.k), explanation.device)
+    per_sm = explanation.occupancy.per_sm
+    extra = row(case, name, explanation.choice.config, measurement.samples_s)
+    twin = find_twin(
+        name, case.dtype, case.precision, (case.m, case.n, case.k), explanation.work.device
+    )
     benchmark.extra_info.update(
         extra,
         rung=next((rung.rung for rung in RUNGS if rung.name == name), None),
         twin_tflops=twin.tflops if twin else None,
         vs_twin=extra["tflops"] / twin.tflops if twin else None,
-        blocks=explanation.blocks,
-        waves=explanation.waves,
-        threads=explanation.threads,
-        registers=explanation.registers,
-        smem_bytes=explanation.smem_bytes,
-        blocks_per_sm=explanation.blocks_per_sm,
+        blocks=explanation.occupancy.blocks,
+        waves=explanation.occupancy.waves,
+        threads=explanation.occupancy.threads,
+        registers=explanation.occupancy.registers,
+        smem_bytes=explanation.occupancy.smem_bytes,
+        blocks_per_sm=per_sm and per_sm.blocks,
         configs_us={
-            attempt.explanation.config: 1e6 * attempt.call_s
+            attempt.explanation.choice.config: 1e6 * attempt.call_s
             for attempt in attempts
             if attempt.explanation is not None and not attempt.refusal
         },

@@ -123,8 +123,8 @@ def report(
     own_s, read_s = (statistics.median(samples_s[name]) for name in (AUTOMATIC, READING))
     benchmark.group = str(case)
     benchmark.extra_info.update(
-        row(case, AUTOMATIC, explanation and explanation.config, samples_s),
-        implementation=explanation and explanation.implementation,
+        row(case, AUTOMATIC, explanation and explanation.choice.config, samples_s),
+        implementation=explanation and explanation.choice.implementation,
         batch_invariant=is_invariant,
         gbs=1e-9 * case.bytes_moved / own_s,
         read_gbs=1e-9 * case.bytes_moved / read_s,

@@ -134,9 +134,9 @@ def bench_symmetric(benchmark: Any, timer: Timer, case: Case) -> None:
     explained = dxgemm.explain_symmetric(matrices[0], precision=case.precision)
     benchmark.group = str(case)
     benchmark.extra_info.update(
-        row(case, OWN, explained.config, samples_s),
-        implementation=explained.implementation,
-        symmetry=explained.symmetry,
+        row(case, OWN, explained.choice.config, samples_s),
+        implementation=explained.choice.implementation,
+        symmetry=explained.work.symmetry,
         vs_gemm=seconds[GEMM] / seconds[OWN],
         rival=rival if rival in seconds else None,
         vs_rival=seconds[rival] / seconds[OWN] if rival in seconds else None,
@@ -184,8 +184,8 @@ def bench_masked(
     explained = calls[OWN][0].explain()  # type: ignore[attr-defined]
     benchmark.group = f"{case}, {name}"
     benchmark.extra_info.update(
-        row(case, OWN, explained.config, samples_s),
-        implementation=explained.implementation,
+        row(case, OWN, explained.choice.config, samples_s),
+        implementation=explained.choice.implementation,
         mask=name,
         live=float(mask.mean()),
         vs_gemm=statistics.median(samples_s[GEMM]) / statistics.median(samples_s[OWN]),

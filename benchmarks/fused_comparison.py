@@ -296,7 +296,7 @@ class Gate:
         if isinstance(call, dxgemm.Plan):
             attempt.explanation = call.explain()
             attempt.implementation = own_choice(call)
-            if attempt.explanation.epilogue is None:
+            if attempt.explanation.work.epilogue is None:
                 written, is_right = [], self._equals_sums(result)
             else:
                 is_right = self._is_right(result, *self._own_tolerance)
@@ -329,7 +329,7 @@ class Gate:
 
 def own_choice(plan: dxgemm.Plan) -> tuple[str, Any]:
     """Value of `implementation=` for exactly the kernel of a plan."""
-    candidate = plan.route.candidate
+    candidate = plan.route.decision.candidate
     return candidate.implementation.name, candidate.config
 
 

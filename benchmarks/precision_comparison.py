@@ -172,8 +172,8 @@ def _run_once(call: Any, out: Any, exact: Exact, result: Measurement) -> None:
     call()
     result.is_native = dxgemm.emulation_fallbacks() != before
     explanation = call.explain()
-    result.implementation = explanation.implementation
-    result.config = None if explanation.config is None else str(explanation.config)
+    result.implementation = explanation.choice.implementation
+    result.config = None if explanation.choice.config is None else str(explanation.choice.config)
     error = exact.errors(out)
     result.max_error = float(error.max())
     result.rms_error = float((error**2).mean() ** 0.5)

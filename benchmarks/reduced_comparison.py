@@ -182,7 +182,7 @@ REDUCING_BASELINES = {
 
 def path_of(explanation: dxgemm.Explanation) -> str:
     """ "fused" or "unfused", as a plan says of itself."""
-    return "fused" if ", fused" in explanation.reduction else "unfused"
+    return "fused" if ", fused" in explanation.work.reduction else "unfused"
 
 
 class Gate:
@@ -220,7 +220,7 @@ class Gate:
         if isinstance(call, dxgemm.Plan):
             attempt.explanation = call.explain()
             attempt.implementation = own_choice(call)
-        if attempt.explanation is not None and attempt.explanation.reduction is None:
+        if attempt.explanation is not None and attempt.explanation.work.reduction is None:
             attempt.is_wrong = not bool((result == self._product).all())
         else:
             attempt.is_wrong = not self._is_right(result, attempt.explanation is not None)

@@ -112,7 +112,8 @@ class SchemeProduct:
 
     def explain(self) -> SimpleNamespace:
         """Name the implementation and the config, like `dxgemm.Plan.explain`."""
-        return SimpleNamespace(implementation="emulated_float32", config=self._study.config)
+        choice = SimpleNamespace(implementation="emulated_float32", config=self._study.config)
+        return SimpleNamespace(choice=choice)
 
 
 def scheme_product(study: Study) -> Callable[[Any, Any, Any], SchemeProduct]:

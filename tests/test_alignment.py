@@ -70,7 +70,7 @@ def test_explain_names_what_is_misaligned(home, values):
     b = home.send(values[1])
     explanation = dxgemm.explain(shifted(home, values[0], 1), b)
     item_size = values[0].itemsize
-    assert explanation.alignments == {"a": item_size, "b": MAX_ALIGNMENT}
+    assert explanation.work.alignments == {"a": item_size, "b": MAX_ALIGNMENT}
     assert f"a row_major at {item_size} bytes, b row_major, " in str(explanation)
     assert " bytes, b" not in str(dxgemm.explain(home.send(values[0]), b))
 

@@ -844,7 +844,7 @@ def test_the_gate_of_epilogues_stops_what_is_wrong(fused: Any) -> None:
 
 def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
     def kernel(problem: Any, plan: dxgemm.Plan) -> Any:
-        candidate = plan.route.candidate
+        candidate = plan.route.decision.candidate
         return candidate.implementation.spec_for(candidate.config, problem)
 
     problem = "int8", 6, 5, 3, "row_col_row"

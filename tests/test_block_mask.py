@@ -208,7 +208,7 @@ def test_host_arrays_a_plan_and_an_explanation(make):
     plan()
     assert_masked(c, before, a @ b, spread(mask, 64, 66, 66))
     explained = dxgemm.explain(a, b, mask=mask)
-    assert explained.slices == 1 and "block_mask" in str(explained)
+    assert explained.choice.slices == 1 and "block_mask" in str(explained)
 
 
 def test_bad_input_is_refused_before_anything_is_written(make, home):

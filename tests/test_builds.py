@@ -257,7 +257,7 @@ def test_a_fork_waits_for_every_lock_that_a_call_waits_for():
 class Counted(Implementation):
     """A kernel whose builds are counted; what is run in its place is `naive`."""
 
-    kernel: KernelSpec | None = None
+    counted: KernelSpec | None = None
 
     def supports(self, problem):
         return None
@@ -275,14 +275,14 @@ def register(monkeypatch, environment):
 
     def lower(problem, candidate, device):
         if isinstance(candidate.implementation, Counted):
-            obtain_kernel(candidate.implementation.kernel, device.arch)
+            obtain_kernel(candidate.implementation.counted, device.arch)
             candidate = candidate._replace(implementation=registry.find_implementation("naive"))
         return lower_candidate(problem, candidate, device)
 
     monkeypatch.setattr(binding, "lower_candidate", lower)
 
     def register(**options):
-        first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
+        first = Counted(NAME, "", counted=counted_builds.spec("one", **options))
         for module in (legality, selection):
             monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *registry.IMPLEMENTATIONS))
         monkeypatch.setitem(registry._by_name, NAME, first)
@@ -316,10 +316,10 @@ def a(home):
 def test_what_is_not_built_is_built_by_the_call_that_needs_it(register, home, a, builds):
     register()
     np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
-    assert dxgemm.explain(a, a).implementation == NAME
+    assert dxgemm.explain(a, a).choice.implementation == NAME
     assert names(builds) == ["one"]
     forget()
-    assert dxgemm.plan(a, a, implementation=NAME).explain().implementation == NAME
+    assert dxgemm.plan(a, a, implementation=NAME).explain().choice.implementation == NAME
     assert names(builds) == ["one"]
 
 
@@ -329,8 +329,8 @@ def test_the_next_candidate_takes_the_place_of_one_that_cannot_be_built(register
         result = dxgemm.gemm(a, a)
     np.testing.assert_array_equal(home.fetch(result), np.eye(3))
     explained = dxgemm.explain(a, a)
-    assert explained.rejected[NAME].startswith("not built: ")
-    assert "NVRTC failed" in explained.rejected[NAME]
+    assert explained.choice.rejected[NAME].startswith("not built: ")
+    assert "NVRTC failed" in explained.choice.rejected[NAME]
     with pytest.raises(errors.BuildError, match="NVRTC failed"):
         dxgemm.gemm(a, a, implementation=NAME)
 

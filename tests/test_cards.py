@@ -219,26 +219,29 @@ def test_a_config_that_does_not_fit_is_refused_by_name():
 def test_an_explanation_for_a_card_is_a_prediction(device):
     explained = dxgemm.explain_shape(300, 200, 1000, "float64", batch=3, gpu=device.name)
     best = choose(contiguous_problem("float64", 300, 200, 1000, 3), device)
-    assert explained.is_named_gpu and not explained.is_simulated
-    assert (explained.device, explained.sm_count) == (device.name, device.sm_count)
-    assert (explained.implementation, explained.config) == (
+    assert explained.work.is_named_gpu and not explained.work.is_simulated
+    assert (explained.work.device, explained.work.sm_count) == (device.name, device.sm_count)
+    assert (explained.choice.implementation, explained.choice.config) == (
         best.implementation.name,
         str(best.config),
     )
-    assert explained.predicted_us == best.us
-    assert "all times are predicted" in str(explained) and explained.speeds in str(explained)
+    assert explained.prediction.us == best.us
+    assert (
+        "all times are predicted" in str(explained)
+        and explained.prediction.speeds in explained.full()
+    )
 
 
 def test_an_explanation_of_the_gpu_at_hand_names_no_datasheet():
     explained = dxgemm.explain_shape(5, 6, 7)
-    assert not explained.is_named_gpu and "datasheet" not in str(explained)
+    assert not explained.work.is_named_gpu and "datasheet" not in str(explained)
 
 
 def test_a_card_is_explained_without_gpu_and_simulator(run_python):
     program = """
 import sys, dxgemm
 explained = dxgemm.explain_shape(4096, 4096, 4096, gpu="RTX 4090")
-assert explained.predicted_us > explained.roofline_us
+assert explained.prediction.us > explained.prediction.roofline.time_us
 assert not {"numba", "cuda", "cupy"} & set(sys.modules)
 """
     run_python(program)

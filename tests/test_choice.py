@@ -15,7 +15,7 @@ from oracle.kinds import KINDS
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm.call.explanation import explain_shape
+from dxgemm.call.explain import explain_shape
 from dxgemm.choice import legality, selection, tables
 from dxgemm.choice.implementation import MOST_SLICES, Implementation
 from dxgemm.choice.legality import can_slice, exclusion, legal_kernels, refusal
@@ -243,18 +243,21 @@ def test_without_corrections_the_choice_is_the_least_of_all_predictions(give_tab
 
 
 def test_explain_shows_the_numbers_of_the_choice(made_up_table, monkeypatch):
-    monkeypatch.setattr("dxgemm.call.explanation.device_facts", lambda ordinal: H200)
+    monkeypatch.setattr("dxgemm.call.explain.device_facts", lambda ordinal: H200)
     for dtype in DTYPES:
         for m, n, k, batch in ((4096, 4096, 4096, 1), (64, 64, 20_000, 1), (33, 33, 33, 500)):
             explained = explain_shape(m, n, k, dtype, batch=batch)
             best = choose(contiguous_problem(dtype, m, n, k, batch), H200)
-            assert explained.implementation == best.implementation.name
-            assert (explained.config, explained.slices) == (str(best.config), best.slices)
-            assert explained.candidates[0] == (str(best), best.us)
-            assert explained.predicted_us == min(us for _, us in explained.candidates)
-            assert explained.speeds in str(explained)
-            several = explained.candidates if len(explained.candidates) > 1 else ()
-            assert all(f"{name} " in str(explained) for name, _ in several)
+            assert explained.choice.implementation == best.implementation.name
+            assert (explained.choice.config, explained.choice.slices) == (
+                str(best.config),
+                best.slices,
+            )
+            assert explained.choice.candidates[0] == (str(best), best.us)
+            assert explained.prediction.us == min(us for _, us in explained.choice.candidates)
+            assert explained.prediction.speeds in explained.full()
+            several = explained.choice.candidates if len(explained.choice.candidates) > 1 else ()
+            assert all(f"{name} " in explained.full() for name, _ in several)
 
 
 EMPTY = [(0, 5, 5, 1), (5, 0, 5, 1), (5, 5, 0, 1), (0, 0, 0, 1), (5, 5, 5, 0), (0, 5, 5, 3)]
@@ -305,7 +308,10 @@ def test_in_the_simulator_nothing_waits_at_barriers():
         best = choose(problem(m, n, k, batch=batch), SIMULATED_DEVICE)
         assert best.config.smem_bytes("float32") == 0
     explained = dxgemm.explain(np.eye(3), np.eye(3))
-    assert explained.candidates == () and explained.predicted_us is explained.speeds is None
+    assert (
+        explained.choice.candidates == ()
+        and explained.prediction.us is explained.prediction.speeds is None
+    )
 
 
 # The model.

@@ -332,32 +332,37 @@ class TestExplain:
     def test_text_names_problem_and_choice(self):
         text = invoke("explain", 50, 60, 70, "--dtype", "float64", "--batch", 3).stdout
         assert "3 x 50 x 60 x 70 float64" in text
-        assert "implementation" in text
+        assert "implementation" in text and len(text.splitlines()) <= 15
+        whole = invoke("explain", 50, 60, 70, "--all").stdout
+        assert all(i.name in whole for i in dxgemm.implementations())
 
     def test_json_names_the_implementation_asked_for(self):
         report = invoke_json("explain", 50, 60, 70, "--implementation", "coalesced")
-        assert (report["m"], report["n"], report["k"]) == (50, 60, 70)
-        assert report["implementation"] == "coalesced"
+        work = report["work"]
+        assert (work["m"], work["n"], work["k"]) == (50, 60, 70)
+        assert report["choice"]["implementation"] == "coalesced"
 
     def test_dtypes_and_precision_are_passed_on(self):
-        half = invoke_json("explain", 5, 6, 7, "--dtype", "bfloat16", "--out-dtype", "float32")
+        def work(*options):
+            return invoke_json("explain", 5, 6, 7, *options)["work"]
+
+        half = work("--dtype", "bfloat16", "--out-dtype", "float32")
         assert (half["dtype"], half["out_dtype"]) == ("bfloat16", "float32")
-        assert invoke_json("explain", 5, 6, 7, "--dtype", "int8")["out_dtype"] == "int32"
-        assert invoke_json("explain", 5, 6, 7, "--precision", "tf32")["precision"] == "tf32"
+        assert work("--dtype", "int8")["out_dtype"] == "int32"
+        assert work("--precision", "tf32")["precision"] == "tf32"
         for option in ("--batch-invariant", "--layout=row_col"):
-            assert invoke_json("explain", 5, 6, 7, "--measure", option)["m"] == 5
+            assert work("--measure", option)["m"] == 5
         assert "batch invariant" in invoke("explain", 5, 6, 7, "--batch-invariant").stdout
-        moduli = invoke_json("explain", 5, 6, 7, "--dtype", "float64", "--precision", "emulated14")
-        assert moduli["precision"] == "emulated14"
+        assert work("--dtype", "float64", "--precision", "emulated14")["precision"] == "emulated14"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
 
     def test_a_card_that_is_not_at_hand_can_be_named(self):
         arguments = ("explain", 4096, 4096, 512, "--gpu", "rtx 4090", "--batch", 2)
         report = invoke_json(*arguments, "--dtype", "float16", "--out-dtype", "float32")
-        assert report["is_named_gpu"] and not report["is_simulated"]
-        assert (report["device"], report["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
-        assert report["predicted_us"] > 0
+        work, prediction = report["work"], report["prediction"]
+        assert (work["device"], work["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
+        assert work["is_named_gpu"] and prediction["us"] > prediction["roofline"]["time_us"] > 0
         result = invoke(*arguments)
         assert "all times are predicted" in result.stdout and result.stderr == ""
         assert_refused(invoke("explain", 1, 1, 1, "--gpu", "RTX 9999"), "RTX 9999", "RTX 4090")

@@ -54,7 +54,7 @@ def load_oldest(folder):
 def compiled_again(code):
     from numba.cuda.cudadrv import nvvm
     spec, modules, options = code
-    def compile_ir(*given, output="ptx"):
+    def compile_ir(*given, output="ptx", **functions):
         made = nvvm.compile_ir(*modules, **options)
         return made if output == "ltoir" else made.decode().strip("\\0")
     with mock.patch.object(build, "_compile", compile_ir):

@@ -249,9 +249,9 @@ def test_a_plan_reads_its_arrays_anew(home, dtype):
         a_sent[...] = home.send(a)
         np.testing.assert_array_equal(home.fetch(plan()), (1 + 1j) * (a.conj() @ b))
     explained = plan.explain()
-    assert "as they lie" in explained.complex_form
-    assert explained.dtype == dtype and explained.gflops == 8 * 3 * 4 * 3 * 5 / 1e9
-    assert "as they lie" in dxgemm.explain_shape(4, 5, 3, dtype, batch=3).complex_form
+    assert "as they lie" in explained.work.complex_form
+    assert explained.work.dtype == dtype and explained.work.flops == 8 * 3 * 4 * 3 * 5
+    assert "as they lie" in dxgemm.explain_shape(4, 5, 3, dtype, batch=3).work.complex_form
 
 
 def direct(problem, implementation=None, arch="sm_90a"):
@@ -277,9 +277,9 @@ def test_batches_of_small_matrices_are_computed_as_they_lie(dtype):
 def test_a_name_means_this_kernel_or_an_error(home):
     a = home.send(integers((5, 5), "complex64"))
     real = home.send(np.ones((2, 5, 5), "float32"))
-    assert dxgemm.explain(a, a, implementation=NAME).implementation == NAME
+    assert dxgemm.explain(a, a, implementation=NAME).choice.implementation == NAME
     for options in ({"precision": "3m"}, {"batch_invariant": True}):
-        assert dxgemm.explain(a, a, implementation=NAME, **options).implementation == NAME
+        assert dxgemm.explain(a, a, implementation=NAME, **options).choice.implementation == NAME
     refused = errors.UnsupportedProblemError
     with pytest.raises(refused, match="complex64 and complex128, not float32"):
         dxgemm.gemm(real, real, implementation=NAME)

@@ -272,10 +272,13 @@ def test_explain_tells_who_has_the_epilogue(home):
     a, b, _ = (home.send(array) for array in operands(SMALL, "complex64"))
     name = "naive" if IS_SIMULATED else "tuned"
     explained = dxgemm.explain(a, b, epilogue=squared_magnitude, implementation=name)
-    assert "epilogue: by another kernel" in explained.complex_form
+    assert "epilogue: by another kernel" in explained.work.complex_form
     explained = dxgemm.explain(a, b, epilogue=reductions.norm(axis=1))
-    assert "one kernel" in explained.complex_form and "unfused" in explained.reduction
-    assert explained.out_dtype == "float32" and explained.epilogue == "magnitude | norm(axis=1)"
+    assert "one kernel" in explained.work.complex_form and "unfused" in explained.work.reduction
+    assert (
+        explained.work.out_dtype == "float32"
+        and explained.work.epilogue == "magnitude | norm(axis=1)"
+    )
 
 
 @dxgemm.epilogue(real=True)

@@ -85,7 +85,7 @@ def test_native_products_answer_where_parts_are_not_multiplied(home, dtype, prec
     np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, prepared)), expected)
     np.testing.assert_array_equal(home.fetch(dxgemm.plan(a, prepared)()), expected)
     explanation = dxgemm.explain(a, prepared)
-    assert (explanation.precision, explanation.fallback) == (precision, None)
+    assert (explanation.work.precision, explanation.choice.fallback) == (precision, None)
     assert f"{precision} permitted" in str(explanation)
 
 

@@ -481,7 +481,7 @@ def test_arithmetic_on_literals_stays_in_the_type_of_sums(make):
     plan = dxgemm.plan(
         a.array, b.array, epilogue=third(row.array[0], matrix.array), implementation="tuned"
     )
-    candidate, problem = plan.route.candidate, plan.route.problem
+    candidate, problem = plan.route.decision.candidate, plan.route.problem
     spec = find_implementation("tuned").spec_for(candidate.config, problem)
     assert ".f64" not in compile_kernel(spec, "sm_90a").ptx
 

@@ -8,7 +8,8 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.call import bind
-from dxgemm.call.route import Route, clear_routes
+from dxgemm.call.resolve import Asked, resolve
+from dxgemm.call.route import clear_routes
 from dxgemm.choice.selection import rank
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
@@ -37,14 +38,14 @@ def no_build(monkeypatch):
 
 def test_the_next_candidate_takes_its_place(no_build, home):
     a, b = (home.send(np.arange(9, dtype=np.float32).reshape(3, 3)) for _ in range(2))
-    first = dxgemm.explain(a, b).implementation
+    first = dxgemm.explain(a, b).choice.implementation
     no_build(first)
     with pytest.warns(RuntimeWarning, match=rf" takes the place of {first} .*: no {first} today"):
         plan = dxgemm.plan(a, b)
     np.testing.assert_array_equal(home.fetch(plan()), home.fetch(a) @ home.fetch(b))
     explained = plan.explain()
-    assert explained.implementation != first
-    assert f"no {first} today" in explained.rejected[first]
+    assert explained.choice.implementation != first
+    assert f"no {first} today" in explained.choice.rejected[first]
 
 
 def test_no_candidate_left_is_an_error_with_every_reason(no_build, home):
@@ -68,4 +69,4 @@ def test_a_name_is_never_replaced(no_build, home):
 def test_the_simulator_refuses_arrays_on_a_gpu():
     layout = Layout((2, 2), (8, 4), "float32", 0, read_only=False)
     with pytest.raises(errors.DeviceMismatchError, match="NUMBA_ENABLE_CUDASIM"):
-        Route({"a": layout, "b": layout}, False, True, None, None)
+        resolve(Asked({"a": layout, "b": layout}, False, True))

@@ -131,7 +131,7 @@ def test_cublas_is_not_given_more_int8_than_it_counts():
 
 def test_explain_says_what_becomes_what(home, values):
     explanation = dxgemm.explain(home.send(values[0]), home.send(values[1]))
-    assert (explanation.dtype, explanation.out_dtype) == ("int8", "int32")
+    assert (explanation.work.dtype, explanation.work.out_dtype) == ("int8", "int32")
     assert "int8 to int32 on" in str(explanation)
 
 

@@ -55,7 +55,7 @@ def test_no_layout_is_copied(home, name):
     arena = Arena("float32")
     slots = [arena.place("", shape, LAYOUTS[name], None) for shape in ((m, k), (k, n))]
     sent = home.send(arena.fill())
-    assert dxgemm.explain(*(home.view(sent, slot) for slot in slots)).copied == ()
+    assert dxgemm.explain(*(home.view(sent, slot) for slot in slots)).work.copied == ()
 
 
 # Views of an array (4, 3, size, 2 size): matrices whose rows lie evenly, one after the other, and
@@ -109,9 +109,9 @@ def test_a_batch_that_shares_a_factor_is_one_product_where_its_rows_lie_evenly(h
                 places = {place, out_place, *([c_place] if beta else [])}
                 explained = dxgemm.explain(a_sent, b_sent, *addend, out=out)
                 text = f"4 matrices that share b: one product of {4 * a.shape[1]} rows"
-                assert explained.computed_as == (None if places & {*UNEVEN} else text)
-                assert (explained.computed_as is None) == (explained.batch == 4)
-                assert not explained.is_transposed
+                assert explained.work.computed_as == (None if places & {*UNEVEN} else text)
+                assert (explained.work.computed_as is None) == (explained.work.batch == 4)
+                assert not explained.work.is_transposed
                 dxgemm.gemm(a_sent, b_sent, *addend, out=out)
                 np.testing.assert_array_equal(home.fetch(out.copy()), expected)
                 # The same with columns, which share a.
@@ -120,8 +120,8 @@ def test_a_batch_that_shares_a_factor_is_one_product_where_its_rows_lie_evenly(h
                 addend = () if beta is None else (c_turned, 1.0, beta)
                 explained = dxgemm.explain(b_sent.T, a_turned, *addend, out=turned)
                 text = f"4 matrices that share a: one product of {4 * a.shape[1]} columns"
-                assert explained.computed_as == (None if places & {*UNEVEN} else text)
-                assert explained.is_transposed
+                assert explained.work.computed_as == (None if places & {*UNEVEN} else text)
+                assert explained.work.is_transposed
                 dxgemm.gemm(b_sent.T, a_turned, *addend, out=turned)
                 np.testing.assert_array_equal(home.fetch(out.copy()), expected)
     a_sent, a = placed(place, K)
@@ -178,7 +178,7 @@ def test_epilogues_of_a_batch_that_shares_b(home, m, epilogue, shapes, is_flatte
     outputs = {"kept": kept} if epilogue.outputs else {}
     bound, on_host = epilogue(*sent, **outputs), epilogue(*arrays, **outputs)
     for chain, host_chain in ((bound, on_host), (bound | epilogues.relu, on_host | epilogues.relu)):
-        assert (dxgemm.explain(a_sent, b_sent, epilogue=chain).batch == 1) is is_flattened
+        assert (dxgemm.explain(a_sent, b_sent, epilogue=chain).work.batch == 1) is is_flattened
         expected, expected_outputs = host_chain.on_host(a @ b)
         result = home.fetch(dxgemm.gemm(a_sent, b_sent, epilogue=chain))
         np.testing.assert_array_equal(result, expected)
@@ -186,12 +186,14 @@ def test_epilogues_of_a_batch_that_shares_b(home, m, epilogue, shapes, is_flatte
             np.testing.assert_array_equal(home.fetch(outputs[name]), array)
         # Matrices one below the other, whose columns are contiguous.
         out = home.send(np.zeros((cols, 4, m), "float32")).transpose(1, 2, 0)
-        assert (dxgemm.explain(a_sent, b_sent, out=out, epilogue=chain).batch == 1) is is_flattened
+        assert (
+            dxgemm.explain(a_sent, b_sent, out=out, epilogue=chain).work.batch == 1
+        ) is is_flattened
         dxgemm.gemm(a_sent, b_sent, out=out, epilogue=chain)
         np.testing.assert_array_equal(home.fetch(out.copy()), expected)
     if not epilogue.takes_pairs:
         reduced = bound | reductions.sum(axis=1)
-        assert dxgemm.explain(a_sent, b_sent, epilogue=reduced).computed_as is None
+        assert dxgemm.explain(a_sent, b_sent, epilogue=reduced).work.computed_as is None
 
 
 def test_matrices_side_by_side_are_one_product_of_all_columns(home):
@@ -200,9 +202,9 @@ def test_matrices_side_by_side_are_one_product_of_all_columns(home):
     out = home.send(np.zeros((3, 4, N), "float32"))
     operands = home.send(a), home.send(b).swapaxes(0, 1)
     explained = dxgemm.explain(*operands, out=out.swapaxes(0, 1))
-    assert (explained.m, explained.n, explained.batch) == (3, 4 * N, 1)
-    assert not explained.is_transposed
-    assert explained.computed_as == f"4 matrices that share a: one product of {4 * N} columns"
+    assert (explained.work.m, explained.work.n, explained.work.batch) == (3, 4 * N, 1)
+    assert not explained.work.is_transposed
+    assert explained.work.computed_as == f"4 matrices that share a: one product of {4 * N} columns"
     dxgemm.gemm(*operands, out=out.swapaxes(0, 1))
     np.testing.assert_array_equal(home.fetch(out), (a @ b.reshape(K, -1)).reshape(out.shape))
     # With an epilogue, columns are left as they are.
@@ -216,13 +218,13 @@ def test_only_rows_are_flattened_where_columns_decide_on_the_arithmetic(home):
     out = home.send(np.zeros((4, 3, N), "float32"))
     turned = b.T, a.swapaxes(1, 2)
     for options in ({"batch_invariant": True}, {"precision": "emulated"}, {}):
-        assert dxgemm.explain(a, b, out=out, **options).computed_as
+        assert dxgemm.explain(a, b, out=out, **options).work.computed_as
         explained = dxgemm.explain(*turned, out=out.swapaxes(1, 2), **options)
-        assert (explained.computed_as is None) is bool(options)
+        assert (explained.work.computed_as is None) is bool(options)
     # A single row counts as the first of several without gaps.
-    assert dxgemm.explain(a[:, :1], b, batch_invariant=True).computed_as is None
-    assert dxgemm.explain(a[:, :1], b).computed_as
-    assert dxgemm.explain(a[0, :, None], b, batch_invariant=True).computed_as
+    assert dxgemm.explain(a[:, :1], b, batch_invariant=True).work.computed_as is None
+    assert dxgemm.explain(a[:, :1], b).work.computed_as
+    assert dxgemm.explain(a[0, :, None], b, batch_invariant=True).work.computed_as
 
 
 def test_symmetric_results_of_a_batch_are_left_as_they_are(home):

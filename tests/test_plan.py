@@ -78,8 +78,12 @@ def test_explain_says_what_would_run(home, values):
             continue
         explanation = dxgemm.explain(a, b, c, implementation=implementation.name)
         planned = dxgemm.plan(a, b, c, implementation=implementation.name).explain()
-        assert explanation.implementation == planned.implementation == implementation.name
-        assert set(explanation.rejected) == {
+        assert (
+            explanation.choice.implementation
+            == planned.choice.implementation
+            == implementation.name
+        )
+        assert set(explanation.choice.rejected) == {
             other.name for other in dxgemm.implementations() if other is not implementation
         }
         assert str(explanation).startswith("gemm 5 x 3 x 4" if simulator_enabled() else "gemm 129")
@@ -87,22 +91,27 @@ def test_explain_says_what_would_run(home, values):
 
 def test_explain_names_host_copies(values):
     explanation = dxgemm.explain(*values, 0.7, 1.3)
-    assert explanation.copied == (() if simulator_enabled() else ("a", "b", "c"))
+    assert explanation.work.copied == (() if simulator_enabled() else ("a", "b", "c"))
 
 
 def test_explain_says_when_the_transposed_product_is_computed(home, values):
     a, b, _ = (home.send(value) for value in values)
     out = home.send(np.empty(SIZE[1::-1], values[0].dtype)).T
     explanation = dxgemm.explain(a, b, out=out)
-    assert explanation.is_transposed
-    assert (explanation.m, explanation.n) == (SIZE[1], SIZE[0])
+    assert explanation.work.is_transposed
+    assert (explanation.work.m, explanation.work.n) == (SIZE[1], SIZE[0])
 
 
 def test_explain_shape_needs_no_arrays():
     explanation = dxgemm.explain_shape(512, 256, 128, "float64", batch=3)
-    assert (explanation.m, explanation.n, explanation.k, explanation.batch) == (512, 256, 128, 3)
-    assert explanation.gflops == pytest.approx(2e-9 * 512 * 256 * 128 * 3)
-    assert explanation.as_dict()["dtype"] == "float64"
+    assert (explanation.work.m, explanation.work.n, explanation.work.k, explanation.work.batch) == (
+        512,
+        256,
+        128,
+        3,
+    )
+    assert explanation.work.flops == (2 * 512 * 256 * 128 * 3)
+    assert explanation.as_dict()["work"]["dtype"] == "float64"
 
 
 def test_explain_shape_is_that_of_operands_in_any_order(home):

@@ -101,8 +101,11 @@ def test_a_column_major_result_is_computed_transposed(home, kind):
     out = home.send(np.empty(c.shape[::-1], c.dtype)).T
     sent = home.send(a), home.send(b)
     explanation = dxgemm.explain(*sent, out=out)
-    assert explanation.is_transposed
-    assert (explanation.dtype, explanation.out_dtype) == (KINDS[kind].dtype, KINDS[kind].out_dtype)
+    assert explanation.work.is_transposed
+    assert (explanation.work.dtype, explanation.work.out_dtype) == (
+        KINDS[kind].dtype,
+        KINDS[kind].out_dtype,
+    )
     result = dxgemm.gemm(*sent, out=out)
     assert_right(np.ascontiguousarray(home.fetch(result)), a, b, c)
 
@@ -140,9 +143,9 @@ def test_host_operands_are_decided_on_as_the_copies_they_become(dtype):
     strided = wide[::2, 1:].T  # no row and no column of it is aligned
     explanation = dxgemm.explain(strided, b.T)
     contiguous = dxgemm.explain_shape(m, n, k, dtype)
-    assert explanation.copied == ("a", "b")
-    assert explanation.implementation == contiguous.implementation
-    assert explanation.arrangements["a"] == "row_major"
+    assert explanation.work.copied == ("a", "b")
+    assert explanation.choice.implementation == contiguous.choice.implementation
+    assert explanation.work.arrangements["a"] == "row_major"
     assert_right(dxgemm.gemm(strided, b.T), a.T, b.T, np.zeros((m, n), a.dtype))
 
 
@@ -172,7 +175,7 @@ def test_precision_is_part_of_the_route(home):
     assert plain.route is not tf32.route
     assert dxgemm.plan(a, b).route is plain.route
     assert dxgemm.plan(a, b, precision="tf32").route is tf32.route
-    assert (plain.explain().precision, tf32.explain().precision) == (None, "tf32")
+    assert (plain.explain().work.precision, tf32.explain().work.precision) == (None, "tf32")
     tf32_title, plain_title = (str(p.explain()).splitlines()[0] for p in (tf32, plain))
     assert "tf32 permitted" in tf32_title and "tf32" not in plain_title
 
@@ -186,11 +189,11 @@ def test_without_precision_float32_stays_float32(home):
 
 
 def test_explain_shape_takes_dtypes_and_precision():
-    half = dxgemm.explain_shape(512, 256, 128, "float16", out_dtype="float32")
+    half = dxgemm.explain_shape(512, 256, 128, "float16", out_dtype="float32").work
     assert (half.dtype, half.out_dtype, half.precision) == ("float16", "float32", None)
-    assert half.mbytes == pytest.approx(1e-6 * (2 * 512 * 128 + 2 * 128 * 256 + 4 * 512 * 256))
+    assert half.bytes_moved == 2 * 512 * 128 + 2 * 128 * 256 + 4 * 512 * 256
     assert "float16 to float32" in str(half)
-    assert dxgemm.explain_shape(512, 256, 128, precision="tf32").precision == "tf32"
+    assert dxgemm.explain_shape(512, 256, 128, precision="tf32").work.precision == "tf32"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].is_reduced])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dxgemm import errors
-from dxgemm.problem.define import contiguous_problem, define_problem
+from dxgemm.problem.define import Result, contiguous_problem, define_problem
 from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements, transposed
 from dxgemm.problem.problem import MOST_COPIED_BYTES, flattened, oriented
 
@@ -119,10 +119,12 @@ def test_what_multiplies_parts_is_given_rows_to_reduce(n):
     operands = layout((3, 2), (2, 1)), layout((2, n), (n, 1)), None, None
     options = {"alpha_is_zero": False, "beta_is_zero": True, "precision": "emulated"}
     for axis, is_transposed in ((0, True), (1, False), (None, n == 1)):
-        problem, shape = define_problem(*operands, **options, is_reduced=True, reduced_axis=axis)
+        problem, shape = define_problem(
+            *operands, **options, result=Result(is_reduced=True, reduced_axis=axis)
+        )
         assert problem.is_transposed == is_transposed and shape == (3, n)
         assert (problem.m, problem.n) == ((n, 3) if is_transposed else (3, n))
-    is_stored = define_problem(*operands, **options, is_reduced=True)[0]
+    is_stored = define_problem(*operands, **options, result=Result(is_reduced=True))[0]
     assert is_stored.is_transposed == (n == 1)
 
 

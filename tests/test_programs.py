@@ -219,6 +219,7 @@ def test_pieces_share_a_workspace_and_add_up_along_k(calls_of):
 
 def test_explain_lists_the_kernels_of_a_call():
     found = dxgemm.explain_shape(300, 200, 10000, gpu="H200")
-    assert len(found.steps) == 2 and f"kernels         {found.steps[0]}\n" in str(found)
+    assert len(found.steps) == 2 and f"kernels         {found.steps[0]}\n" in found.full()
+    assert "kernels         tuned | add_slices\n" in str(found)
     single = dxgemm.explain_shape(4096, 4096, 4096, gpu="H200")
     assert len(single.steps) == 1 and "kernels  " not in str(single)

@@ -818,11 +818,11 @@ def test_explain_names_the_reduction_and_its_path(make, path):
             dxgemm.explain(a, b, epilogue=chain, **options),
             dxgemm.plan(a, b, epilogue=chain, **options).explain(),
         ):
-            assert case.name in explanation.reduction
+            assert case.name in explanation.work.reduction
             form = "unfused" if simulator_enabled() else FORMS[path.fused]
-            assert form == "fastest" or form in explanation.reduction
-            assert explanation.reduction in str(explanation)
-    assert dxgemm.explain(a, b).reduction is None
+            assert form == "fastest" or form in explanation.work.reduction
+            assert explanation.work.reduction in str(explanation)
+    assert dxgemm.explain(a, b).work.reduction is None
 
 
 def test_numpy_arrays_give_numpy_arrays():

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 import dxgemm
-from dxgemm.call import explanation as _explain
+from dxgemm.call import explain as _explain
+from dxgemm.call.explanation import Grid, Prediction
+from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import (
     Roofline,
     bytes_in_flight_needed,
@@ -97,77 +99,84 @@ def test_every_pipeline_tells_the_size_of_its_stages():
             assert not hasattr(config, "stages") or hasattr(config, "stage_bytes"), config
 
 
-BUILT = {
-    "is_simulated": False,
-    "gflops": 137.4,
-    "mbytes": 201.3,
-    "intensity": 682.7,
-    "ridge": 13.9,
-    "compute_us": 2054.2,
-    "memory_us": 41.9,
-    "roofline_us": 2054.2,
-    "bound": "compute",
-    "blocks": 512,
-    "threads": 256,
-    "tiles": 512,
-    "sm_count": 132,
-    "tile_intensity": 42.67,
-    "split_k": 1,
-    "registers": 209,
-    "smem_bytes": 133120,
-    "blocks_per_sm": 1,
-    "warps_per_sm": 8,
-    "most_warps_per_sm": 64,
-    "occupancy_limits": ("registers", "shared memory"),
-    "waves": 3.88,
-    "tail_efficiency": 0.97,
-    "bytes_in_flight": 37632,
-    "bytes_in_flight_needed": 21818.2,
-    "predicted_us": 2639.0,
-    "candidates": (("tuned 128x256", 2639.0), ("coalesced 4x32", 20_000.0)),
-    "speeds": "measured on a GPU",
-}
+BOUNDS = Roofline(137_438_953_472, 201_326_592, peak_tflops=66.9, memory_gbytes_per_s=4800.0)
+SM = occupancy(sm_limits("sm_90"), 256, 209, 133120)
+GRID = Grid(
+    blocks=512,
+    threads=256,
+    tiles=512,
+    split_k=1,
+    tile_intensity=42.67,
+    registers=209,
+    smem_bytes=133120,
+    per_sm=SM,
+    waves=3.88,
+    bytes_in_flight=37632,
+    bytes_in_flight_needed=21818.2,
+)
+
+
+def explained(grid=GRID, is_simulated=False):
+    """Explanation of a made-up launch."""
+    known = dxgemm.explain_shape(5, 6, 7)
+    sizes = {"sm_count": 132, "flops": BOUNDS.flops, "bytes_moved": BOUNDS.bytes_moved}
+    candidates = (("tuned 128x256", 2639.0), ("coalesced 4x32", 20_000.0))
+    return replace(
+        known,
+        work=replace(known.work, **sizes, is_simulated=is_simulated),
+        choice=replace(known.choice, candidates=candidates),
+        occupancy=grid,
+        prediction=Prediction(2639.0, BOUNDS, "measured on a GPU"),
+    )
 
 
 def test_a_built_kernel_is_explained_line_by_line():
-    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT))
+    text = explained().full()
     for line in (
-        "work            137 GFLOP: a",
-        "memory          201 MB at least",
-        "intensity       683 FLOP a byte of memory; from 13.9 on",
+        "work            137 GFLOP and at least 201 MB: 683 FLOP per byte; from 13.9 on",
         "at least 2054 us (compute bound)",
-        "grid            512 blocks of 256 threads",
-        "tile            42.7 FLOP a byte",
-        "kernel          209 registers a thread, 133120 bytes",
-        "occupancy       8 of 64 warps on an SM, as 1 block; more would not fit its registers and",
+        "launch          512 blocks of 256 threads; 209 registers per thread, 133120 bytes",
+        "tile            42.7 FLOP per byte",
+        "occupancy       8 of 64 warps per SM, as 1 block; more would not fit its registers and",
         "waves           3.88: 512 tiles in 4 waves; the last one takes as long as a full one, so "
         "that 97% of the time is used",
         "in flight       37632 bytes on their way to an SM; full bandwidth over 600 ns of latency "
         "takes 21818",
-        "predicted       2639 us, 78% of the roofline, by the model",
-        "    tuned 128x256           2639\n",
-        "    coalesced 4x32         2e+04\n",
-        "speeds          measured on a GPU",
+        "predicted       2639 us, 78% of the roofline; measured on a GPU",
+        " tuned 128x256         2639 us\n",
+        " coalesced 4x32       2e+04 us\n",
     ):
         assert line in text, line
-    assert "split k" not in text
+    assert "share the k" not in text
+
+
+def test_the_text_has_fifteen_lines_and_a_page_all_of_it():
+    explanation = explained()
+    work = replace(explanation.work, computed_as="pieces", epilogue="relu", reduction="sum")
+    choice = replace(explanation.choice, accuracy="rounded", fallback="another")
+    steps = ("tuned 1: a, b", "merge 2: out")
+    most = replace(explanation, work=work, choice=choice, steps=steps)
+    assert len(str(explanation).splitlines()) < len(str(most).splitlines()) == 15
+    for each in (explanation, most):
+        page = each._repr_html_()
+        assert all(name in page for name in each.choice.rejected) and "<details>" in page
+    assert "tuned | merge" in str(most) and "merge 2: out" in most.full()
 
 
 def test_the_simulator_has_no_roofline():
-    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | {"is_simulated": True}))
+    text = explained(is_simulated=True).full()
     assert "roofline        none: the simulator is no GPU" in text
-    assert "TFLOP/s" not in text
+    assert "TFLOP/s" not in text and "from 13.9 on" not in text
 
 
 def test_a_launch_of_less_than_a_wave_names_the_sms_it_uses():
-    few = {"waves": 0.16, "tiles": 128, "blocks": 128, "split_k": 4}
-    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | few))
+    text = str(explained(replace(GRID, waves=0.16, tiles=128, blocks=128, split_k=4)))
     assert "0.16: all blocks run at once, on 128 of 132 SMs" in text
     assert "4 blocks share the k of a tile" in text
 
 
 def test_a_kernel_that_is_not_built_has_no_occupancy():
-    unknown = dict.fromkeys(("registers", "waves", "warps_per_sm", "bytes_in_flight"))
-    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | unknown))
+    unknown = dict.fromkeys(("registers", "waves", "per_sm", "bytes_in_flight"))
+    text = explained(replace(GRID, **unknown)).full()
     assert "not built yet" in text
     assert not any(word in text for word in ("occupancy", "waves", "in flight"))

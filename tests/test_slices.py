@@ -89,7 +89,7 @@ def test_a_sliced_batch_with_an_epilogue(make, home, kind, name):
         padded_a.array, padded_b.array, padded_c.array, 2, -1,
         epilogue=bias(padded_v.array[0]) | relu, implementation=five_slices(name, kind),
     )  # fmt: skip
-    assert plan.explain().slices == 5
+    assert plan.explain().choice.slices == 5
     plan()
     assert (padded_c.fetch() == np.maximum(2 * (a @ b) - c + v, 0)).all()
 
@@ -101,7 +101,7 @@ def test_a_graph_of_a_sliced_product(cupy):
     arrays = [cupy.asarray(values) for values in first]
     sliced = five_slices("tuned", "float32")
     plan = dxgemm.plan(*arrays, 0.7, 1.3, implementation=sliced)
-    assert plan.explain().slices == 5
+    assert plan.explain().choice.slices == 5
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         plan()

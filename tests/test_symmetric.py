@@ -205,9 +205,13 @@ def test_an_explanation_speaks_for_the_symmetric_call(make, home):
         make(shape, "float32") for shape in ((6, 4), (6, 4), (6, 6))
     )
     explained = dxgemm.explain_symmetric(sent_a.array, sent_c.array, triangle="lower")
-    assert (explained.m, explained.n, explained.k) == (6, 6, 4) and explained.symmetry is not None
+    assert (explained.work.m, explained.work.n, explained.work.k) == (
+        6,
+        6,
+        4,
+    ) and explained.work.symmetry is not None
     added = dxgemm.explain_symmetric(sent_a.array, sent_c.array, b=sent_b.array)
-    assert added.symmetry != explained.symmetry
+    assert added.work.symmetry != explained.work.symmetry
     with pytest.raises(errors.ShapeError, match="triangle is 'left'"):
         dxgemm.explain_symmetric(sent_a.array, triangle="left")
     sent_c.assert_unchanged()
@@ -266,7 +270,7 @@ def test_a_product_with_its_own_transpose_is_recognised(make, home):
         (False, (x, x.T), {"epilogue": reductions.sum()}),
     ):
         explained = dxgemm.explain(*arguments, **options)
-        assert (explained.symmetry is not None) is is_recognised, (options, explained)
+        assert (explained.work.symmetry is not None) is is_recognised, (options, explained)
         assert ("b is a.T" in str(explained)) is is_recognised
     assert (home.fetch(dxgemm.gemm(x, x.T)) == a @ a.T).all()
 

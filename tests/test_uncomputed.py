@@ -18,7 +18,7 @@ from oracle.libraries import LIBRARIES
 from oracle.padded import Padded
 
 import dxgemm
-from dxgemm.call import route
+from dxgemm.call import resolve, route
 from dxgemm.epilogues import keep
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime import capture, device, host, memory
@@ -82,7 +82,7 @@ def host_copies(monkeypatch):
     for module in (capture, device, host, memory):
         monkeypatch.setattr(module, "driver_api", lambda: driver)
     monkeypatch.setattr(device, "_primary_context", lambda ordinal: 1)
-    monkeypatch.setattr(route, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(resolve, "simulator_enabled", lambda: False)
     route.clear_routes()
     yield
     route.clear_routes()

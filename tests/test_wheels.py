@@ -205,7 +205,8 @@ def test_wheels_run_in_an_environment_without_compilers(installed):
         installed, "-c", SIMULATED, NUMBA_ENABLE_CUDASIM="1"
     )
     assert "kernels for" in run_installed(installed, "-m", "dxgemm", "info")
-    explained = run_installed(installed, "-m", "dxgemm", "explain", "64", "64", "64", "--gpu=H100")
+    command = "explain", "64", "64", "64", "--gpu=H100", "--all"
+    explained = run_installed(installed, "-m", "dxgemm", *command)
     assert "coalesced" in explained
 
 

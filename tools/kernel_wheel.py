@@ -19,9 +19,10 @@ from pathlib import Path
 
 from dxgemm import __version__
 from dxgemm.api import build_tasks
-from dxgemm.cli.output import byte_text, progress_bar
+from dxgemm.cli.output import byte_text
 from dxgemm.compiler import CompiledKernel, build_kernels
 from dxgemm.compiler.wheels import package_name, write_kernels
+from dxgemm.log import progress_bar
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 PROJECT = """\

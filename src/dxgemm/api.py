@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 from dxgemm import compiler
-from dxgemm.call.explanation import Explanation, explain_route
-from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
+from dxgemm.call.explain import explain_route
+from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
+from dxgemm.call.explanation import Explanation
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply
-from dxgemm.call.prepare import Bound, prepare
+from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
 from dxgemm.choice.implementation import Implementation
@@ -29,26 +31,39 @@ from dxgemm.errors import (
     shown,
 )
 from dxgemm.handwritten.parts.triangle import TRIANGLES
-from dxgemm.problem.arguments import check_flag, check_list, check_name
+from dxgemm.problem.arguments import (
+    Conjugate,
+    Kernel,
+    Number,
+    Precision,
+    Triangle,
+    check_flag,
+    check_list,
+    check_name,
+)
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
 from dxgemm.runtime.capture import first_call
-from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
+from dxgemm.runtime.exports import refuse_new_jax_array
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def gemm(
     a: Any,
     b: Any,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: Number = 1.0,
+    beta: Number = 0.0,
     *,
     out: Any = None,
     epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
+    implementation: Kernel | None = None,
+    precision: Precision | None = None,
     batch_invariant: bool = False,
     mask: Any = None,
-    conjugate: str = "",
+    conjugate: Conjugate = "",
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
@@ -124,44 +139,26 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        prepared = prepare(
-            a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
-            conjugate, stream,
-        )  # fmt: skip
-        return _run(prepared)
+        options = epilogue, implementation, precision, batch_invariant, mask, conjugate, stream
+        return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
         error.name_call("gemm")
         raise
 
 
-def _run(prepared: tuple[Any, ...]) -> Any:
-    """Launch what `prepare` made of a call, and return its result."""
-    launch, call, stream, result, anchor, library, ordered, route = prepared
-    if stream is None:
-        stream = library.current_stream(anchor)
-    if not ordered:
-        if launch is not None:
-            launch(call, stream)
-        return result
-    if launch is not None:
-        with in_order(ordered, route.ordinal, stream):
-            launch(call, stream)
-    return finished(result)
-
-
 def gemm_symmetric(
     a: Any,
     c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: Number = 1.0,
+    beta: Number = 0.0,
     *,
     b: Any = None,
     transpose: bool = False,
-    triangle: str = "both",
+    triangle: Triangle = "both",
     out: Any = None,
     epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
+    implementation: Kernel | None = None,
+    precision: Precision | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
@@ -208,29 +205,18 @@ def gemm_symmetric(
         on its diagonal are 0, whatever those of c are.
     """
     try:
-        prepared = _prepare_symmetric(
-            a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle,
-            transpose,
-        )  # fmt: skip
-        return _run(prepared)
+        symmetry = _symmetry(b, triangle, transpose)
+        other = a if b is None else b
+        options = epilogue, implementation, precision, False, None, "", stream
+        return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
         raise
 
 
-def _prepare_symmetric(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, implementation: Any, precision: Any,
-    stream: Any, epilogue: Any, triangle: str, transpose: bool, *, is_explained: bool = False,
-) -> tuple[Any, ...]:  # fmt: skip
-    """`prepare` for the arguments of `gemm_symmetric`."""
+def _symmetry(b: Any, triangle: Any, transpose: Any) -> Symmetry:
     check_name("triangle", triangle, TRIANGLES, ShapeError)
-    is_transposed = check_flag("transpose", transpose)
-    symmetry = Symmetry(triangle, is_transposed, adds_transpose=b is not None)
-    other = a if b is None else b
-    return prepare(
-        a, other, c, alpha, beta, out, epilogue, implementation, precision, stream=stream,
-        symmetry=symmetry, is_explained=is_explained,
-    )  # fmt: skip
+    return Symmetry(triangle, check_flag("transpose", transpose), adds_transpose=b is not None)
 
 
 def matmul(
@@ -238,12 +224,12 @@ def matmul(
     b: Any,
     *,
     out: Any = None,
-    alpha: float = 1.0,
+    alpha: Number = 1.0,
     epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
+    implementation: Kernel | None = None,
+    precision: Precision | None = None,
     batch_invariant: bool = False,
-    conjugate: str = "",
+    conjugate: Conjugate = "",
     stream: Any = None,
 ) -> Any:
     """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
@@ -283,19 +269,56 @@ def matmul(
         raise
 
 
+def _with_arguments_of(
+    function: Callable[_P, object],
+) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
+    """Give a function the signature of another one, for its callers and for type checkers."""
+    signature = inspect.signature(function)
+    by_name = {name for name, entry in signature.parameters.items() if entry.kind == KEYWORD_ONLY}
+    counts = range(2, len(signature.parameters) - len(by_name) + 1)
+
+    def decorate(own: Callable[..., _R]) -> Callable[_P, _R]:
+        @wraps(own)
+        def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+            if len(arguments) not in counts or options.keys() - by_name:  # `bind` takes long
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise TypeError(f"{own.__name__}() {error}") from None
+            return own(*arguments, **options)
+
+        returned = inspect.signature(own).return_annotation
+        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _prepared(
+    symmetry: Symmetry | None, is_explained: bool, /,
+    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
+    out: Any = None, **options: Any,
+) -> Prepared:  # fmt: skip
+    operands = a, b, c, alpha, beta, out
+    return Prepared(*prepare(*operands, Options(**options), symmetry, is_explained))
+
+
 class Plan(Bound):
     """GEMM with its kernel chosen and built; call it to run it on the same arrays.
 
-    The arrays' contents may change between calls, their memory may not. The kernel stays the same,
-    even if a faster one was being built when the plan was made: make another plan then. With device
-    operands a call allocates nothing and does not synchronise, so that it can be captured in a CUDA
-    graph.
+    The arrays' contents may change between calls, their memory may not. The kernel stays the same.
+    With device operands a call allocates nothing and does not synchronise, so that it can be
+    captured in a CUDA graph.
     """
 
-    def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
+    def __init__(self, prepared: Prepared, operands: tuple[Any, ...]) -> None:
         """Pack the arguments of a prepared call, and keep its operands alive."""
         super().__init__(prepared, operands)
         refuse_new_jax_array("plan", self.result)
+
+    def __repr__(self) -> str:
+        """Say what is computed, and by which kernel."""
+        return f"<dxgemm.Plan: {self.explain().title}>"
 
     def explain(self) -> Explanation:
         """Explain which kernel was chosen, and why."""
@@ -303,80 +326,36 @@ class Plan(Bound):
 
 
 @named_in_errors("plan")
-def plan(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    *,
-    out: Any = None,
-    epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
-    batch_invariant: bool = False,
-    mask: Any = None,
-    conjugate: str = "",
-    stream: Any = None,
-) -> Plan:
+@_with_arguments_of(gemm)
+def plan(*operands: Any, **options: Any) -> Plan:
     """Make a `Plan` for C = alpha * A @ B + beta * C: choose and build its kernel, but run nothing.
 
     Arguments and errors are those of `gemm`.
     """
-    prepared = prepare(
-        a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
-        conjugate, stream,
-    )  # fmt: skip
-    return Plan(prepared, (a, b, c, epilogue))
+    return Plan(_prepared(None, False, *operands, **options), (operands, options))
 
 
 @named_in_errors("explain")
-def explain(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    *,
-    out: Any = None,
-    epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
-    batch_invariant: bool = False,
-    mask: Any = None,
-    conjugate: str = "",
-    stream: Any = None,
-) -> Explanation:
+@_with_arguments_of(gemm)
+def explain(*operands: Any, **options: Any) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
-    *_, route = prepare(
-        a, b, c, alpha, beta, out, epilogue, implementation, precision, batch_invariant, mask,
-        conjugate, stream, is_explained=True,
-    )  # fmt: skip
-    return explain_route(route)
+    return explain_route(_prepared(None, True, *operands, **options).route)
 
 
 @named_in_errors("explain_symmetric")
+@_with_arguments_of(gemm_symmetric)
 def explain_symmetric(
     a: Any,
-    c: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    *,
+    *operands: Any,
     b: Any = None,
     transpose: bool = False,
-    triangle: str = "both",
-    out: Any = None,
-    epilogue: Any = None,
-    implementation: Any = None,
-    precision: str | None = None,
-    stream: Any = None,
+    triangle: Triangle = "both",
+    **options: Any,
 ) -> Explanation:
     """Explain what `gemm_symmetric` of the same arguments would do; nothing is launched."""
-    *_, route = _prepare_symmetric(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle, transpose,
-        is_explained=True,
-    )  # fmt: skip
-    return explain_route(route)
+    symmetry = _symmetry(b, triangle, transpose)
+    other = a if b is None else b
+    return explain_route(_prepared(symmetry, True, a, other, *operands, **options).route)
 
 
 @named_in_errors("gemm_grouped")
@@ -384,8 +363,8 @@ def gemm_grouped(
     a: Any,
     b: Any,
     c: Any = None,
-    alpha: float | Sequence[float] = 1.0,
-    beta: float | Sequence[float] = 0.0,
+    alpha: Number | Sequence[Number] = 1.0,
+    beta: Number | Sequence[Number] = 0.0,
     *,
     out: Any = None,
     offsets: Any = None,
@@ -453,58 +432,42 @@ def gemm_grouped(
         and operands as TMA takes them; or operands in host memory. Otherwise an
         `UnsupportedProblemError` gives the reason.
     """
-    group = _group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream)
+    group = _group(
+        a, b, c, alpha, beta, out=out, offsets=offsets, rows=rows, out_rows=out_rows,
+        epilogue=epilogue, stream=stream,
+    )  # fmt: skip
     group.run()
     return group.finished()
 
 
 @named_in_errors("plan_grouped")
-def plan_grouped(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: float | Sequence[float] = 1.0,
-    beta: float | Sequence[float] = 0.0,
-    *,
-    out: Any = None,
-    offsets: Any = None,
-    rows: Any = None,
-    out_rows: Any = None,
-    epilogue: Any = None,
-    stream: Any = None,
-) -> GroupedPlan:
+@_with_arguments_of(gemm_grouped)
+def plan_grouped(*operands: Any, **options: Any) -> GroupedPlan:
     """Make a `GroupedPlan` for `gemm_grouped`: choose and build its kernel, but run nothing.
 
     Arguments and errors are those of `gemm_grouped`. With lists, the call waits for the upload of
     the table. Offsets are read whenever the plan is called.
     """
-    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream))
+    return GroupedPlan(_group(*operands, **options))
 
 
 def _group(
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any,
-    beta: Any,
-    out: Any,
-    offsets: Any,
-    rows: Any,
-    out_rows: Any,
-    epilogue: Any,
-    stream: Any,
-) -> Group:
+    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
+    stream: Any = None, out: Any = None, offsets: Any = None, **by_offsets: Any,
+) -> Group:  # fmt: skip
+    """Group of `gemm_grouped`; `by_offsets` are the options that go with offsets alone."""
     with first_call():
         if offsets is not None:
             from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
         else:
             from dxgemm.call.grouped import GroupOfLists
+    operands = a, b, c, alpha, beta, out, stream
     if offsets is not None:
-        return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream)
-    for name, option in (("rows", rows), ("out_rows", out_rows), ("epilogue", epilogue)):
+        return GroupByOffsets(*operands, offsets, **by_offsets)
+    for name, option in by_offsets.items():
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    return GroupOfLists(a, b, c, alpha, beta, out, stream)
+    return GroupOfLists(*operands)
 
 
 def implementations() -> tuple[Implementation, ...]:

@@ -1,95 +1,160 @@
-"""Binding of a decided call: the launch of its kernel and those around it, built if need be."""
+"""Choice and binding of a resolved call: its kernel, and the launch of all kernels around it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from dxgemm.call.complex_call import form_of_call
+from dxgemm.call.resolve import Resolved, with_triangle
+from dxgemm.choice.batch_invariant import choose_asked, rank_asked
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.selection import Ranking
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
+from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.problem.complex_form import ComplexForm
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, stored_problem
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
+NONE: Mapping[str, Any] = MappingProxyType({})
 
-@dataclass(frozen=True)
-class Decided:
-    """Decision of a route, to which a candidate is bound.
+
+class Computation(NamedTuple):
+    """What kernels compute: one product, and what is made of it.
 
     Attributes:
-        problem: the problem in the kernels' orientation; of a complex one, that of its form.
-        complex_form: the form in which a complex problem is computed; None for a real one.
-        reduced: a complex problem whose result is reduced; None without a reduction.
+        product: the product, which a candidate computes; of complex matrices, that of their form.
         results: arrays that a reduction writes, by the names of the results.
-        device, ordinal: facts and ordinal of the GPU.
-        ranking: ranks all candidates, which is done if the first one fails.
+        form: form in which complex matrices are multiplied; None of real ones.
+        reduced: problem of complex matrices whose result is reduced; None without a reduction.
     """
 
-    problem: Problem
-    complex_form: ComplexForm | None
-    reduced: Problem | None
-    results: Mapping[str, ResultArray]
-    device: DeviceFacts
-    ordinal: int
-    ranking: Callable[[], Ranking]
+    product: Problem
+    results: Mapping[str, ResultArray] = NONE
+    form: ComplexForm | None = None
+    reduced: Problem | None = None
+
+    @property
+    def asked(self) -> Problem:
+        """Problem that was asked for: the complex one, if there is one."""
+        return self.form.problem if self.form else self.product
 
 
-def lower(decided: Decided, candidate: Candidate) -> Program:
-    """Program of a candidate."""
-    form, device = decided.complex_form, decided.device
-    if decided.problem.reduction is not None:
-        return lower_reduced(decided.problem, candidate, decided.results, device)
+class Decision(NamedTuple):
+    """A call with its kernel chosen, and bound.
+
+    Attributes:
+        computation: what is computed; of a problem in pieces, the first of them.
+        candidate: the kernel of the product, with its config and slices.
+        program: all kernels of the call; None if it launches nothing.
+        launch: launch of the program; None if there is none.
+        failed: by name of each kernel that would be better, the reason why it could not be built.
+    """
+
+    computation: Computation
+    candidate: Candidate
+    program: Program | None = None
+    launch: Launch | None = None
+    failed: Mapping[str, str] = NONE
+
+
+def computation_of(resolved: Resolved, problem: Problem) -> Computation:
+    """Computation of a resolved call, or of a piece of it."""
+    asked, results = resolved.asked, resolved.result_arrays()
+    if not asked.is_complex:
+        return Computation(problem if resolved.pieces else with_triangle(problem, asked), results)
+    is_reduced = problem.reduction is not None
+    form = form_of_call(
+        stored_problem(problem) if is_reduced else problem,
+        asked.layouts,
+        asked.triangle,
+        asked.implementation,
+        resolved.device,
+    )
+    return Computation(form.product, results, form, problem if is_reduced else None)
+
+
+def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
+    """List the kernels of a computation in order, with what they read and write."""
+    product, results, form, reduced = computation
+    if product.reduction is not None:
+        return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
         return complex_cublas(form)
-    program = lower_candidate(decided.problem, candidate, device)
+    program = lower_candidate(product, candidate, device)
     if form is None:
         return program
     program = lower_complex(form, program)
-    if decided.reduced is None:
+    if reduced is None:
         return program
-    stored = form.problem, program
-    return lower_reduced(decided.reduced, candidate, decided.results, device, stored)
+    return lower_reduced(reduced, candidate, results, device, (form.problem, program))
 
 
-def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Program, Launch]:
+def bind(resolved: Resolved) -> Decision:
+    """Choose, lower and bind a resolved call, whose kernels are built if need be."""
+    if resolved.pieces:
+        return _bind_pieces(resolved)
+    computation = computation_of(resolved, resolved.problem)
+    if resolved.problem.is_empty and not resolved.results:
+        return Decision(computation, _choose(resolved, computation))
+    return _bind_first(resolved, computation)
+
+
+def _choose(resolved: Resolved, computation: Computation) -> Candidate:
+    return choose_asked(computation.product, resolved.device, resolved.asked.implementation)
+
+
+def _bind_first(resolved: Resolved, computation: Computation) -> Decision:
     """Bind the first candidate, from the best on, whose kernel is built or can be built now.
 
-    The candidates before it join the rejected ones; a failed build also raises a warning.
+    A build that fails also raises a warning.
     """
+    device = resolved.device
 
     def in_turn() -> Iterator[Candidate]:
-        yield best
-        yield from decided.ranking().candidates[1:]
+        yield _choose(resolved, computation)
+        ranking = rank_asked(computation.product, device, resolved.asked.implementation)
+        yield from ranking.candidates[1:]
 
     failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
     for candidate in in_turn():
         try:
-            program = lower(decided, candidate)
-            launch = program.bind(decided.device.arch, decided.ordinal)
+            program = lower(computation, candidate, device)
+            launch = program.bind(device.arch, resolved.ordinal)
         except (BuildError, MissingPackageError) as error:
             failures.append((candidate, error))
             logger.info("gemm: not by %s: %s", candidate, error)
             continue
-        if not failures:
-            return candidate, program, launch
-        rejected = decided.ranking().rejected
-        rejected.pop(candidate.implementation.name, None)
         for failed, reason in failures:
-            rejected[failed.implementation.name] = f"not built: {reason}"
             text = f"gemm: {candidate} takes the place of {failed}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return candidate, program, launch
+        reasons = {failed.implementation.name: f"not built: {why}" for failed, why in failures}
+        return Decision(computation, candidate, program, launch, reasons)
     last_error = failures[-1][1]
     if len(failures) == 1 or isinstance(last_error, MissingPackageError):
         raise last_error
-    reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
-    raise BuildError(f"gemm: no implementation could be built. {reasons}")
+    listed = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
+    raise BuildError(f"gemm: no implementation could be built. {listed}")
+
+
+def _bind_pieces(resolved: Resolved) -> Decision:
+    """Bind the pieces of a large problem, which are launched one after the other."""
+    whole, bound = resolved.problem, {}
+    for problem in dict.fromkeys(piece.problem for piece in resolved.pieces):
+        bound[problem] = _bind_first(resolved, computation_of(resolved, problem))
+    pieces = []
+    for piece in resolved.pieces:
+        computation, program = bound[piece.problem].computation, bound[piece.problem].program
+        assert program is not None
+        pieces.append((piece, program, computation.asked.is_transposed != whole.is_transposed))
+    program = lower_pieces(whole, pieces, [steps for _, steps in resolved.strides])
+    launch = program.bind(resolved.device.arch, resolved.ordinal)
+    return bound[resolved.pieces[0].problem]._replace(program=program, launch=launch)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
+from dxgemm.call.factors import real_number, refuse_overflow
 from dxgemm.call.operand import Operand
-from dxgemm.call.prepare import Bound, prepare, real_number
+from dxgemm.call.prepare import Bound, Options, Prepared, prepare
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.errors import DtypeError, DxgemmError, ScalarError
+from dxgemm.errors import DtypeError, DxgemmError
 from dxgemm.lower.grouped import DTYPES
-from dxgemm.problem.define import define_problem
+from dxgemm.problem.define import PLAIN, Result, define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
-
-_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 # Problems of a group tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)
@@ -86,7 +82,8 @@ class Group(ABC):
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        prepared = prepare(a, b, c, alpha, beta, out, epilogue, stream=self._stream)
+        options = Options(epilogue, stream=self._stream)
+        prepared = Prepared(*prepare(a, b, c, alpha, beta, out, options))
         return Bound(prepared, (a, b, c, epilogue))
 
 
@@ -147,21 +144,11 @@ def define(
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
-        has_epilogue=epilogue is not None,
-        takes_pairs=epilogue is not None and epilogue.takes_pairs,
+        result=PLAIN if epilogue is None else Result(True, takes_pairs=epilogue.takes_pairs),
         takes_complex=takes_complex,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        parts: tuple[float, ...]
-        if isinstance(value, complex):
-            if not is_complex:
-                real_number(f"<{name}>", value)  # refuses it
-            parts = value.real, value.imag
-        else:
-            parts = (value,)
-        for part in parts:
-            if math.isfinite(part) and abs(part) > _LARGEST[problem.scalar_dtype]:
-                raise ScalarError(
-                    f"gemm: <{name}> is {value}, which overflows {problem.scalar_dtype}."
-                )
+        if isinstance(value, complex) and not is_complex:
+            real_number(f"<{name}>", value)  # refuses it
+        refuse_overflow(name, value, problem.scalar_dtype)
     return problem, shape

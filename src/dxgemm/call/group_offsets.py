@@ -17,9 +17,9 @@ from dxgemm.call.epilogue import (
     inspect_epilogue,
     kernel_operands,
 )
+from dxgemm.call.factors import real_number
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.prepare import real_number
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands
 from dxgemm.errors import (
@@ -68,11 +68,11 @@ class GroupByOffsets(Group):
         alpha: Any,
         beta: Any,
         out: Any,
-        offsets: Any,
-        rows: Any,
-        out_rows: Any,
-        epilogue: Any,
         stream: Any,
+        offsets: Any,
+        rows: Any = None,
+        out_rows: Any = None,
+        epilogue: Any = None,
     ) -> None:
         """Check all arguments of the call, before anything is launched or written."""
         self._stream = None if stream is None else stream_handle(stream)

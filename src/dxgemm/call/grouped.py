@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.call.factors import number
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.prepare import Bound, number
+from dxgemm.call.prepare import Bound
 from dxgemm.errors import (
     ArrayTypeError,
     DeviceMismatchError,

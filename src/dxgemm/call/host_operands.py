@@ -42,10 +42,11 @@ class HostLaunch:
             library: library of the newly allocated arrays.
             epilogue: epilogue of the call; None without one.
         """
-        on_host = list(route.host_operands)
+        assert route.on_device is not None
+        on_host = list(route.resolved.host_operands)
         result = "c" if arrays["out"] is None else "out"
         # A reduction stores its matrix in `out` alone.
-        self._target = None if route.reduction and result == "c" else result
+        self._target = None if route.resolved.asked.is_reduced and result == "c" else result
         for name, array in arrays.items():
             if array is None or name in route.layouts:
                 continue
@@ -72,7 +73,7 @@ class HostLaunch:
             pointers = dict(self._pointers)
             written_copies: list[DeviceCopy] = []
             for name, view in self._host_views.items():
-                copy = stack.enter_context(DeviceCopy(view, route.ordinal, stream))
+                copy = stack.enter_context(DeviceCopy(view, route.resolved.ordinal, stream))
                 pointers[name] = copy.pointer
                 if self._is_uploaded(name):
                     copy.upload()
@@ -103,7 +104,7 @@ class HostLaunch:
         if self._is_written(name) and asked.keeps_elements:
             return True
         if name in ("a", "b"):
-            return self._route.k > 0
+            return asked.k > 0
         if name == "c":
             return asked.reads_c
         return not self._is_written(name)

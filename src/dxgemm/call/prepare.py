@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from dxgemm.call.epilogue import (
     CallEpilogue,
@@ -16,61 +12,82 @@ from dxgemm.call.epilogue import (
     kernel_operands,
     with_mask,
 )
+from dxgemm.call.factors import check_fits, complex_factor, integer, number
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
-from dxgemm.call.route import Route, Symmetry, make_route, routes
+from dxgemm.call.route import Route, RouteKey, Symmetry, make_route, routes
 from dxgemm.choice.batch_invariant import with_batch_invariance
-from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked, shown
+from dxgemm.epilogues.chain import BoundEpilogue
+from dxgemm.errors import DxgemmError, LayoutError, OverlapError, marked
 from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.kernel_arguments import Call
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import LEAST_ADDRESS, Library, host_view, libraries
+from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.exports import finished, in_order, launch_stream, taken
 from dxgemm.runtime.streams import stream_handle
 
+# A repeated call passes plain tuples where the records below have names: making one of these takes
+# longer than all checks.
 
-def prepare(
-    a: Any,
-    b: Any,
-    c: Any,
-    alpha: Any,
-    beta: Any,
-    out: Any = None,
-    epilogue: Any = None,
-    implementation: Any = None,
-    precision: Any = None,
-    batch_invariant: Any = False,
-    mask: Any = None,
-    conjugate: Any = "",
-    stream: Any = None,
-    symmetry: Symmetry | None = None,
-    *,
-    is_explained: bool = False,
-) -> tuple[Any, ...]:
-    """Check all arguments of a call; nothing is launched or written before every check has passed.
 
-    Arguments are those of `gemm`, in its order. With a `symmetry`, a or b stands for its transpose.
-    A call that is only explained gets no array for its result.
+class Prepared(NamedTuple):
+    """A call after every check.
 
-    Returns:
+    Attributes:
+        route: the route of the call.
         launch: launch to call; None if nothing is launched.
         call: what the launch takes, in the kernels' orientation.
         stream: the caller's handle; None for the current stream of `library`.
         result: the array that is written, or the results of a reduction.
         anchor, library: an array whose library decides on the stream, and that library.
         ordered: operands whose own streams must be ordered against the launch.
-        route: the route of the call.
-
-    The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
+
+    route: Route
+    launch: Launch | None
+    call: Call
+    stream: int | None
+    result: Any
+    anchor: Any
+    library: Library
+    ordered: tuple[tuple[Library, Any], ...] = ()
+
+
+class Options(NamedTuple):
+    """Options of a call, as `gemm` takes them."""
+
+    epilogue: Any = None
+    implementation: Any = None
+    precision: Any = None
+    batch_invariant: Any = False
+    mask: Any = None
+    conjugate: Any = ""
+    stream: Any = None
+
+
+def prepare(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: tuple[Any, ...],
+    symmetry: Symmetry | None = None, is_explained: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Check all arguments of a call; nothing is launched or written before every check has passed.
+
+    With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
+    for its result. Takes the fields of `Options`, and returns those of a `Prepared`.
+    """
+    epilogue, implementation, precision, is_invariant, mask, conjugate, stream = options
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
-    if batch_invariant is not False:
-        implementation = with_batch_invariance(implementation, batch_invariant)
+    if is_invariant is not False:
+        implementation = with_batch_invariance(implementation, is_invariant)
+    is_real = True
     if type(alpha) is not float:
         alpha = number("<alpha>", alpha)
+        is_real = type(alpha) is float
     if type(beta) is not float:
         beta = number("<beta>", beta)
+        is_real = is_real and type(beta) is float
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -101,15 +118,14 @@ def prepare(
             out, library_out = taken("<out>", out, launch_stream(stream, out))
         anchor, library = out, library_out
         out_pointer, out_key = library_out.inspect(out)
-
     epilogue_key: tuple[Any, ...] | None = None
+    values: Any = None
     if epilogue is not None:
         values, epilogue_key, epilogue = inspect_epilogue(epilogue, stream, out, c, a)
-    key = (
+    key = (  # a RouteKey without its names, which would take longer to make
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
-        alpha == 0, beta == 0, precision, implementation,
-        epilogue_key,
+        not alpha, not beta, precision, implementation, epilogue_key,
         symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate,
     )  # fmt: skip
     try:
@@ -117,102 +133,142 @@ def prepare(
     except Exception:  # of a new key; or of an argument without a hash, which is refused later
         route = None  # out of this handler: errors of a new route have no context
     if route is None:
-        names = "<a>", "<b>", "<c>", "<out>"
-        for name, array, own, own_key in zip(names, (a, b, c, out), key[:8:2], key[1:8:2]):
-            if own is not None:
-                own.check(name, array, own_key)
-        if epilogue_key is not None:
-            check_epilogue_keys(epilogue, epilogue_key)
         current = library.current_stream(anchor) if stream is None else stream
-        with launching_on(current), first_call():
-            route = make_route(key)
+        route = _new_route(RouteKey(*key), (a, b, c, out), epilogue, current)
 
-    if type(alpha) is complex or type(beta) is complex:
-        alpha = _complex_scalar("alpha", alpha, route)
-        beta = _complex_scalar("beta", beta, route)
-    else:
-        if not route.least_scalar <= alpha <= route.largest_scalar:
-            _check_fits("alpha", alpha, route)
-        if not route.least_scalar <= beta <= route.largest_scalar:
-            _check_fits("beta", beta, route)
-    call_epilogue = None
-    if route.is_special and epilogue is not None:
-        call_epilogue = CallEpilogue(epilogue, values)
-    if is_explained and out is None and (c is None or route.reduction is not None):
-        result, target = None, 0
-    elif call_epilogue is not None and route.reduction is not None:
-        result = call_epilogue.results(route.results, library_a, a)
-        target = out_pointer  # 0 if the matrix is not stored
-    elif out is not None:
+    least, most = route.least_scalar, route.largest_scalar
+    if not is_real:
+        alpha, beta = complex_factor("alpha", alpha, route), complex_factor("beta", beta, route)
+    elif not (least <= alpha <= most and least <= beta <= most):
+        check_fits(alpha, beta, route)
+    call_epilogue, has_results = None, False
+    if epilogue is not None and route.is_special:
+        call_epilogue, has_results = CallEpilogue(epilogue, values), route.resolved.asked.is_reduced
+    if out is not None or has_results:
         result, target = out, out_pointer
-    elif c is not None:
+    elif c is not None or is_explained:
         result, target = c, c_pointer
     else:
-        anchor = result = library.empty(route.shape, route.out_dtype, a)
-        target, out_key = library.inspect(result)
-        if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
-            library.check("out", result, out_key)
+        result, target = _new_result(route, library, a)
+        anchor = result
+    if call_epilogue is not None and has_results and not is_explained:
+        result = call_epilogue.results(route.resolved.results, library_a, a)
+
     if not route.reads_separate_c:
         c_pointer = target
     _check_pointers(route, a_pointer, b_pointer, c_pointer, target)
-
-    launch = route.launch
-    if prepared_b is not None:
-        launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
-    operands: tuple[Any, ...] = ()
-    if epilogue is not None and not (is_explained and route.reduction is not None):
-        pointers = a_pointer, b_pointer, c_pointer, out_pointer, *values
-        operands = _epilogue_operands(route, pointers, values)
-    ordered: tuple[tuple[Library, Any], ...] = ()
-    if route.is_special:
-        arrays = {"a": a, "b": b, "c": c, "out": out}
-        addresses = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
-        if call_epilogue is not None:
-            arrays.update(call_epilogue.arrays)
-        ordered = _verified_and_ordered(route, arrays, stream)
-        alpha, beta = _special_scalars(route, alpha, beta)
-        if _changes_nothing(route, beta, out, call_epilogue):
-            launch = None
-        elif route.host_operands and not is_explained:
-            if symmetry is not None and symmetry.transposed_name in route.host_operands:
-                name = symmetry.transposed_name
-                arrays[name] = host_view(arrays[name]).swapaxes(-1, -2)
-            if route.reduction is None:
-                arrays["c" if out is None else "out"] = result
-            if call_epilogue is not None:
-                addresses.update(call_epilogue.pointers)
-            launch = HostLaunch(route, arrays, addresses, library_a, call_epilogue)
+    if route.takes_integers:
+        alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
+    launch = route.launch if prepared_b is None else prepared_b.bind(route)
     if route.is_transposed:
-        a_pointer, b_pointer = b_pointer, a_pointer
-    call = a_pointer, b_pointer, c_pointer, target, alpha, beta, *operands
-    return launch, call, stream, result, anchor, library, ordered, route
+        call: Call = (b_pointer, a_pointer, c_pointer, target, alpha, beta)
+    else:
+        call = (a_pointer, b_pointer, c_pointer, target, alpha, beta)
+    if epilogue is not None and not (is_explained and has_results):
+        addresses = a_pointer, b_pointer, c_pointer, out_pointer, *values
+        call += _epilogue_operands(route, addresses, values)
+    prepared = route, launch, call, stream, result, anchor, library, ()
+    if route.is_special:
+        arrays, pointers = (a, b, c, out), (a_pointer, b_pointer, c_pointer, out_pointer)
+        special = Prepared(*prepared), arrays, pointers, call_epilogue, symmetry, is_explained
+        return _special(*special)
+    return prepared
+
+
+def _new_result(route: Route, library: Library, like: Any) -> tuple[Any, int]:
+    """Allocate the result of a call, and return it with its address."""
+    resolved = route.resolved
+    result = library.empty(resolved.shape, resolved.problem.out_dtype, like)
+    pointer, key = library.inspect(result)
+    if pointer < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
+        library.check("out", result, key)
+    return result, pointer
+
+
+def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
+    """Check that c and the result are aligned, and that the result overlaps no operand."""
+    bits, c_bits, a_low, a_high, b_low, b_high, c_low, c_high = route.near
+    if target & bits or c & c_bits:
+        raise _misaligned(route, c, target)
+    if a_low < a - target < a_high:
+        _check_overlap(route, "a", a, target)
+    if b_low < b - target < b_high:
+        _check_overlap(route, "b", b, target)
+    if c_low < c - target < c_high:
+        _check_overlap(route, "c", c, target)
+
+
+def run(prepared: tuple[Any, ...]) -> Any:
+    """Launch a prepared call, and return its result."""
+    route, launch, call, stream, result, anchor, library, ordered = prepared
+    if stream is None:
+        stream = library.current_stream(anchor)
+    if not ordered:
+        if launch is not None:
+            launch(call, stream)
+        return result
+    if launch is not None:
+        with in_order(ordered, route.resolved.ordinal, stream):
+            launch(call, stream)
+    return finished(result)
+
+
+def _special(
+    prepared: Prepared,
+    arrays: tuple[Any, ...],
+    pointers: tuple[int, ...],
+    epilogue: CallEpilogue | None,
+    symmetry: Symmetry | None,
+    is_explained: bool,
+) -> Prepared:
+    """Add to a call what few need: verified and ordered operands, host copies; or no launch."""
+    route = prepared.route
+    named = dict(zip(("a", "b", "c", "out"), arrays))
+    if epilogue is not None:
+        named.update(epilogue.arrays)
+    prepared = prepared._replace(ordered=_verified_and_ordered(route, named, prepared.stream))
+    if route.is_degenerate:
+        *before, alpha, beta = prepared.call[:6]
+        alpha = 0 if route.resolved.problem.k == 0 else alpha
+        if _changes_nothing(route, beta, named["out"], epilogue):
+            return prepared._replace(launch=None)
+        prepared = prepared._replace(call=(*before, alpha, beta, *prepared.call[6:]))
+    if route.on_device is None or is_explained:
+        return prepared
+    if symmetry is not None and symmetry.transposed_name in route.resolved.host_operands:
+        name = symmetry.transposed_name
+        named[name] = host_view(named[name]).swapaxes(-1, -2)
+    if not route.resolved.asked.is_reduced:
+        named["c" if named["out"] is None else "out"] = prepared.result
+    addresses = dict(zip(("a", "b", "c", "out"), pointers))
+    if epilogue is not None:
+        addresses.update(epilogue.pointers)
+    launch = HostLaunch(route, named, addresses, route.libraries["a"], epilogue)
+    return prepared._replace(launch=launch)
 
 
 class Bound:
     """Prepared call with its arguments packed once, to be run many times."""
 
-    def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
-        launch, call, stream, result, anchor, library, ordered, route = prepared
-        self.route: Route = route
-        self.result = result
-        self._anchor = anchor
+    def __init__(self, prepared: Prepared, operands: tuple[Any, ...]) -> None:
+        self.route, self.result = prepared.route, prepared.result
         self._operands = operands  # kept alive: the launch holds their addresses
-        self._launch = None if launch is None else launch.fixed(call)
-        self._stream = stream
-        self._current_stream = library.current_stream
-        self._ordered = ordered
+        launch = prepared.launch
+        self._launch = None if launch is None else launch.fixed(prepared.call)
+        self._stream, self._ordered = prepared.stream, prepared.ordered
+        self._anchor, self._current_stream = prepared.anchor, prepared.library.current_stream
 
     def __call__(self) -> Any:
-        launch, ordered, stream = self._launch, self._ordered, self._stream
-        if stream is None and (ordered or launch is not None):
-            stream = self._current_stream(self._anchor)
+        launch, ordered, given = self._launch, self._ordered, self._stream
+        if launch is None and not ordered:
+            return self.result
+        stream = self._current_stream(self._anchor) if given is None else given
         try:
-            if not ordered:
-                if launch is not None:
-                    launch(stream)
+            if not ordered and launch is not None:
+                launch(stream)
                 return self.result
             if launch is not None:
-                with in_order(ordered, self.route.ordinal, stream):
+                with in_order(ordered, self.route.resolved.ordinal, stream):
                     launch(stream)
             return finished(self.result)
         except DxgemmError as error:
@@ -220,20 +276,17 @@ class Bound:
             raise
 
 
-def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
-    """Check that c and the result are aligned, and that the result overlaps no operand."""
-    if target & route.misalignment or c & route.c_misalignment:
-        raise _misaligned(route, c, target)
-    low, high = route.a_near
-    if low < a - target < high:
-        _check_overlap(route, "a", a, target)
-    low, high = route.b_near
-    if low < b - target < high:
-        _check_overlap(route, "b", b, target)
-    if route.reads_separate_c:
-        low, high = route.c_near
-        if low < c - target < high:
-            _check_overlap(route, "c", c, target)
+def _new_route(
+    key: RouteKey, arrays: tuple[Any, ...], epilogue: BoundEpilogue | None, stream: int
+) -> Route:
+    """Check the arrays of a key that is new, and make its route."""
+    for name, array, own, own_key in zip(("a", "b", "c", "out"), arrays, key[:8:2], key[1:8:2]):
+        if own is not None:
+            own.check(marked(name), array, own_key)
+    if epilogue is not None and key.epilogue is not None:
+        check_epilogue_keys(epilogue, key.epilogue)
+    with launching_on(stream), first_call():
+        return make_route(key)
 
 
 def _epilogue_operands(
@@ -247,7 +300,7 @@ def _epilogue_operands(
         values: the operands by `inspect_epilogue`.
     """
     if route.epilogue_numbers:
-        check_numbers(route.epilogue_numbers, values, route.sums)
+        check_numbers(route.epilogue_numbers, values, route.resolved.problem.scalar_dtype)
     for written, other, low, high in route.epilogue_near:
         if low < pointers[other] - pointers[written] < high:
             _check_epilogue_overlap(route, written, other, pointers)
@@ -271,92 +324,17 @@ def _verified_and_ordered(
     )
 
 
-def kernel_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
-    """Check alpha and beta against the route's sums, and convert them to what the kernel takes."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not route.least_scalar <= value <= route.largest_scalar:
-            _check_fits(name, value, route)
-    return _special_scalars(route, alpha, beta)
-
-
-def _special_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
-    """Convert alpha and beta to integers for int32 sums; alpha is 0 if k is, NaN included."""
-    if route.takes_integers:
-        alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
-    return (0 if route.k == 0 else alpha), beta
-
-
 def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue | None) -> bool:
     """True if a call writes nothing: it has an empty result, or C = 0 * A @ B + 1 * C."""
-    if route.is_empty:
-        return not route.results
-    return route.k == 0 and beta == 1 and out is None and epilogue is None
-
-
-def real_number(name: str, value: Any) -> float:
-    # `int` first: the abstract class takes a microsecond to say the same.
-    is_real = type(value) is int or isinstance(value, numbers.Real)
-    if not is_real or isinstance(value, bool | np.bool_):
-        raise ScalarError(
-            f"gemm: {name} is {shown(value)} ({type(value).__name__}); it must be a real number, "
-            "held by Python or NumPy on the host."
-        )
-    try:
-        converted = float(value)
-    except OverflowError:
-        converted = math.inf
-    except Exception as error:
-        raise ScalarError(f"gemm: {name} is {shown(value)}, and no float: {error}") from error
-    if math.isinf(converted) and value != converted:
-        raise ScalarError(f"gemm: {name} is {shown(value)}, which overflows float64.")
-    return converted
-
-
-def number(name: str, value: Any) -> float | complex:
-    """Convert a number, which is complex if its type is: routes of real operands refuse it."""
-    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
-    return complex(value) if is_complex else real_number(name, value)
-
-
-def _complex_scalar(name: str, value: float | complex, route: Route) -> float | complex:
-    """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
-    if type(value) is complex and route.complex_form is None:
-        real_number(f"<{name}>", value)  # refuses it
-    form = route.complex_form
-    if value.imag != 0 and form is not None and form.problem.triangle:
-        raise ScalarError(f"gemm: <{name}> is {value}, but a Hermitian result takes real factors.")
-    for part in (value.real, value.imag):
-        if not route.least_scalar <= part <= route.largest_scalar:
-            _check_fits(name, part, route)
-    return value if value.imag != 0 else value.real
-
-
-def _check_fits(name: str, value: float, route: Route) -> None:
-    if route.takes_integers:
-        raise _no_integer(name, value, route)
-    if math.isfinite(value):
-        raise ScalarError(
-            f"gemm: <{name}> is {value}, which overflows {route.problem.scalar_dtype}."
-        )
-
-
-def _integer(name: str, value: float, route: Route) -> int:
-    if not value.is_integer():
-        raise _no_integer(name, value, route)
-    return int(value)
-
-
-def _no_integer(name: str, value: float, route: Route) -> ScalarError:
-    return ScalarError(
-        f"gemm: <{name}> is {value}, but {route.problem.dtype} products are summed and scaled as "
-        f"{route.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
-        f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
-    )
+    problem = route.resolved.problem
+    if problem.is_empty:
+        return not route.resolved.results
+    return problem.k == 0 and beta == 1 and out is None and epilogue is None
 
 
 def _misaligned(route: Route, c: int, target: int) -> LayoutError:
-    name, pointer, dtype = _target_name(route), target, route.out_dtype
-    if not target & route.misalignment:
+    name, pointer, dtype = _target_name(route), target, route.resolved.problem.out_dtype
+    if not target & route.near[0]:
         name, pointer, dtype = "c", c, route.layouts["c"].dtype
     return LayoutError(
         f"gemm: <{name}> starts at address {pointer:#x}, which is not a multiple of the "

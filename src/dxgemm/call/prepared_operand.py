@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.call.operand import inspected
+from dxgemm.call.route import Route
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
@@ -15,6 +16,7 @@ from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.exports import in_order
@@ -42,8 +44,9 @@ class PreparedOperand:
         precision = precision or self.precision
         return (self if precision == self.precision else None), self.array, precision
 
-    def bind(self, launch: Any, operand: str) -> Any:
-        """Return the launch with these parts of "a" or "b", if it is one of an emulated product."""
+    def bind(self, route: Route) -> Launch | None:
+        """Return a route's launch with these parts, if it is one of an emulated product."""
+        launch, operand = route.launch, "a" if route.is_transposed else "b"
         if self._parts is None or not isinstance(launch, ProgramLaunch):
             return launch
         return launch.prepared(PARTS_OF[operand].name, self._parts)

@@ -22,7 +22,7 @@ from dxgemm.choice import legality
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.choice.selection import Ranking, Times, rank, time_candidates
+from dxgemm.choice.selection import Ranking, Times, choose, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.parts.tensor_map import MOST_STRIDE_BYTES
@@ -49,6 +49,20 @@ def with_batch_invariance(implementation: Any, batch_invariant: Any) -> Any:
     """Mark the implementation of a call with `batch_invariant=`, if that is True."""
     is_invariant = check_flag("batch_invariant", batch_invariant)
     return BatchInvariant(implementation) if is_invariant else implementation
+
+
+def rank_asked(problem: Problem, device: DeviceFacts, asked: Any) -> Ranking:
+    """Rank all candidates for a call's implementation, which may be marked as batch-invariant."""
+    if isinstance(asked, BatchInvariant):
+        return rank_for_any_rows(problem, device, asked.implementation)
+    return rank(problem, device, asked)
+
+
+def choose_asked(problem: Problem, device: DeviceFacts, asked: Any) -> Candidate:
+    """Choose the first candidate of `rank_asked`."""
+    if isinstance(asked, BatchInvariant):
+        return rank_asked(problem, device, asked).candidates[0]
+    return choose(problem, device, asked)
 
 
 def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Ranking:

@@ -25,7 +25,7 @@ from dxgemm.compiler import (
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions
+from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions, never
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
@@ -72,6 +72,16 @@ class Role(Enum):
     BASELINE = "a baseline: used only when named"
 
 
+def _no_kernel(*what: Any, **more: Any) -> Any:
+    raise TypeError("a library has no kernel to make")
+
+
+# Declaration of a library: it has no configs, and does not tell what it launches.
+LIBRARY = Kernel(
+    _no_kernel, configs=(None,), dtypes=(), block_count=lambda config, problem: 0, commutes=never
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Implementation(ABC):
     """Registered kernel, or library, that computes GEMMs; objects are compared by identity.
@@ -95,6 +105,11 @@ class Implementation(ABC):
     candidate_before: int = 0
     rung: int | None = None
     is_mma_sync: bool = False
+
+    @property
+    def kernel(self) -> Kernel:
+        """Declaration of the kernel."""
+        return LIBRARY
 
     @property
     def is_own(self) -> bool:
@@ -121,20 +136,21 @@ class Implementation(ABC):
     @property
     def copies_operands(self) -> bool:
         """True if it computes from aligned copies of operands that lie otherwise."""
-        return False
+        return self.kernel.copies_operands
 
     @property
     def smaller_first(self) -> bool:
         """True if a config's tile_m lies along the smaller of m and n."""
-        return False
+        return self.kernel.smaller_first
 
     def order_of_sums(self, config: Any) -> Hashable:
         """Key that configs share, of any kernel, which give an element the same bits."""
-        return self.name, config
+        name = self.kernel.order_of_sums if config.cluster == 1 else ""
+        return name or (self.name, config)
 
     def computed(self, problem: Problem) -> Problem:
         """Problem that the kernel computes: with aligned copies of the operands that need one."""
-        return problem
+        return problem.aligned if self.kernel.copies_operands else problem
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -166,7 +182,10 @@ class Implementation(ABC):
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""
-        return False
+        reduction = problem.reduction
+        if reduction is None or reduction.axis == 0 or reduction.is_stored:
+            return self.kernel.reductions is Reductions.ALL
+        return self.kernel.reductions is not Reductions.NONE
 
     def partial_results(self, config: Any, problem: Problem) -> int:
         """Number of partial results that a fused reduction leaves per row, or column."""
@@ -180,19 +199,19 @@ class Implementation(ABC):
     @property
     def slices_k(self) -> bool:
         """True if its kernels compute split-K slices."""
-        return False
+        return self.kernel.slices_k
 
     def takes_triangles(self, problem: Problem) -> bool:
         """True if its kernels compute a symmetric result by half its tiles."""
-        return False
+        return self.kernel.takes_triangles and self.supports(problem) is None
 
     def commutes(self, problem: Problem) -> bool:
         """True if the product of a and a.T has the same bits on both sides of its diagonal."""
-        return False
+        return self.kernel.commutes(problem)
 
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         """Rows and columns of a block's tile of the result."""
-        return config.tile_m, config.tile_n
+        return self.kernel.result_tile(config, problem)
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         """Kernel that takes over if the operands fail the validity check; None without a check."""
@@ -200,15 +219,16 @@ class Implementation(ABC):
 
     def accuracy(self, problem: Problem) -> str | None:
         """Rounding of the operands and the bound on the error; None if they are not rounded."""
-        return None
+        return self.kernel.accuracy(problem)
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
         """Thread blocks of a launch, or of each split-K slice; 0 if it does not tell."""
-        return 0
+        return self.kernel.grid(config, self.computed(problem), sm_count)
 
     def tile_count(self, config: Any, problem: Problem) -> int:
         """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
-        return 0
+        count = self.kernel.tile_count or self.kernel.block_count
+        return count(config, self.computed(problem))
 
     def fits_grid(self, config: Any, problem: Problem) -> bool:
         """True if a grid has a block for each tile of the result."""
@@ -237,7 +257,6 @@ class KernelFile(Implementation):
 
     @cached_property
     def kernel(self) -> Kernel:
-        """Declaration of the kernel file."""
         kernel: Kernel = import_module(self.module).KERNEL
         return kernel
 
@@ -259,21 +278,6 @@ class KernelFile(Implementation):
         if not self.kernel.copies_operands:
             return self.kernel.supports
         return lambda problem: self.kernel.supports(problem.aligned)
-
-    @property
-    def copies_operands(self) -> bool:
-        return self.kernel.copies_operands
-
-    @property
-    def smaller_first(self) -> bool:
-        return self.kernel.smaller_first
-
-    def order_of_sums(self, config: Any) -> Hashable:
-        name = self.kernel.order_of_sums if config.cluster == 1 else ""
-        return name or super().order_of_sums(config)
-
-    def computed(self, problem: Problem) -> Problem:
-        return problem.aligned if self.kernel.copies_operands else problem
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -323,32 +327,6 @@ class KernelFile(Implementation):
         problems = [*common_problems(dtype)]
         sliced = [sliced_problem(problem, 2) for problem in problems if self.slices_k]
         return problems, sliced
-
-    def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        return self.kernel.grid(config, self.computed(problem), sm_count)
-
-    def tile_count(self, config: Any, problem: Problem) -> int:
-        count = self.kernel.tile_count or self.kernel.block_count
-        return count(config, self.computed(problem))
-
-    def fuses_reduction(self, problem: Problem) -> bool:
-        reduction = problem.reduction
-        if reduction is None or reduction.axis == 0 or reduction.is_stored:
-            return self.kernel.reductions is Reductions.ALL
-        return self.kernel.reductions is not Reductions.NONE
-
-    @property
-    def slices_k(self) -> bool:
-        return self.kernel.slices_k
-
-    def takes_triangles(self, problem: Problem) -> bool:
-        return self.kernel.takes_triangles and self.supports(problem) is None
-
-    def commutes(self, problem: Problem) -> bool:
-        return self.kernel.commutes(problem)
-
-    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        return self.kernel.result_tile(config, problem)
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
@@ -415,9 +393,6 @@ class EmulatedProduct(Handwritten):
 
     def partial_results(self, config: Any, problem: Problem) -> int:
         return emulation.partial_results(config, problem)
-
-    def accuracy(self, problem: Problem) -> str | None:
-        return self.kernel.accuracy(problem)
 
 
 class Pipelined(KernelFile):

@@ -21,11 +21,12 @@ import dxgemm
 from dxgemm.choice.implementation import KernelFile, Pipelined
 from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
+from dxgemm.cli.output import JsonOption, note, print_json, print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
 from dxgemm.compiler import KernelSpec, build_kernels, find_kernel, kernel_wheel
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.log import Report, progress_bar
 from dxgemm.runtime.device import device_facts
 from dxgemm.tuning.measure import candidate_specs
 from dxgemm.tuning.workloads import Workload
@@ -104,7 +105,7 @@ def demo(
     if as_json:
         print_json(
             {
-                "device": dxgemm.explain_shape(1, 1, 1).device,
+                "device": dxgemm.explain_shape(1, 1, 1).work.device,
                 "clock": clock_name(),
                 "gram_matrix": {
                     "images": len(gram_images),
@@ -150,7 +151,7 @@ def _print_classification(classification: Classification) -> None:
 
 
 def _print_timings(timings: list[Timing], count: int) -> None:
-    device = dxgemm.explain_shape(1, 1, 1).device
+    device = dxgemm.explain_shape(1, 1, 1).work.device
     typer.echo(f"Gram matrix of {count} digits, {count} x {count} x 64, on {device}")
     print_table(
         ("implementation", "config", "dtype", ">time", ">TFLOP/s"),
@@ -194,7 +195,7 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
     except (UnsupportedProblemError, MissingPackageError) as error:
         return Timing(implementation, dtype, refusal=str(error))
     _require_equal(result, images @ images.T, f"the Gram matrix by {implementation} in {dtype}")
-    config = plan.explain().config
+    config = plan.explain().choice.config
     if simulator_enabled():
         return Timing(implementation, dtype, config, first_us)
     time_us = call_us(plan)

@@ -10,9 +10,10 @@ import typer
 
 import dxgemm
 from dxgemm.cli.explain import Dtype
-from dxgemm.cli.output import JsonOption, byte_text, print_json, print_table, progress_bar
+from dxgemm.cli.output import JsonOption, byte_text, print_json, print_table
 from dxgemm.compiler import CacheInfo, KernelRecord
 from dxgemm.gpu.status import probe
+from dxgemm.log import progress_bar
 
 
 def build(

@@ -12,7 +12,7 @@ import typer
 import dxgemm
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
+from dxgemm.cli.output import JsonOption, note, print_json, print_table
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
 from dxgemm.cli.timing import (
     array_module,
@@ -23,6 +23,7 @@ from dxgemm.cli.timing import (
     wall_time_us,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.log import progress_bar
 from dxgemm.runtime.device import device_facts
 
 GPU_SIZE, SIMULATED_SIZE = 4096, 12
@@ -102,7 +103,7 @@ def ladder(
         standings.append(contest.cublas_standing())
     _compare_with_before(standings)
 
-    device = dxgemm.explain_shape(1, 1, 1).device
+    device = dxgemm.explain_shape(1, 1, 1).work.device
     if as_json:
         print_json(
             {
@@ -170,7 +171,7 @@ class _Contest:
         if best is None:
             standing.refusal = "it has no config"
             return standing
-        standing.config = best.explain().config
+        standing.config = best.explain().choice.config
         samples, cublas_samples = [best_us], []
         if not simulator_enabled():
             calls = max(1, int(SAMPLE_US / best_us))
@@ -211,7 +212,7 @@ class _Contest:
         plan()
         if not bool((self._out == self._exact).all()):
             raise dxgemm.errors.WrongResultError(
-                f"{plan.explain().implementation} gives a wrong result."
+                f"{plan.explain().choice.implementation} gives a wrong result."
             )
 
     def _sample_us(self, plan: Any, calls: int) -> float:

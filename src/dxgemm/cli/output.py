@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +12,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for program
 
 # Width of a table if stdout is no terminal, so that its lines are not folded.
 PIPED_WIDTH = 240
-
-# report(steps done, steps in all, name of the next one)
-Report = Callable[[int, int, str], None]
 
 
 def note(text: str) -> None:
@@ -45,24 +41,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     console.print(table)
-
-
-@contextmanager
-def progress_bar(is_shown: bool = True) -> Iterator[Report]:
-    """Show a progress bar on stderr, if it is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True, markup=False)
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    is_shown = is_shown and console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
-        task = progress.add_task("", total=None)
-
-        def report(done: int, total: int, name: str) -> None:
-            progress.update(task, completed=done, total=total, description=name)
-
-        yield report
 
 
 def byte_text(count: int) -> str:

@@ -67,23 +67,23 @@ def run(
                 "dtype": result.dtype.name,
                 "alpha": alpha,
                 "beta": beta,
-                "implementation": explanation.implementation,
-                "config": explanation.config,
-                "device": explanation.device,
+                "implementation": explanation.choice.implementation,
+                "config": explanation.choice.config,
+                "device": explanation.work.device,
                 "seconds": seconds,
             }
         )
         return
-    chosen = " ".join(filter(None, (explanation.implementation, explanation.config)))
     copies = "" if simulator_enabled() else ", copies to and from it included"
     typer.echo(
         f"{output}: {_shape_text(result)} {result.dtype} = {_formula(alpha, a, b, beta, c)}\n"
-        f"by {chosen} on {explanation.device} in {seconds:.3g} s{copies}"
+        f"by {explanation.choice.kernel} on {explanation.work.device} in {seconds:.3g} s{copies}"
     )
 
 
 def _refuse_hours(explanation: dxgemm.Explanation) -> None:
-    count = explanation.batch * explanation.m * explanation.n * explanation.k
+    work = explanation.work
+    count = work.batch * work.m * work.n * work.k
     if count > MAX_SIMULATED:
         raise TooSlowError(
             f"m * n * k is {count:,}, above the {MAX_SIMULATED:,} that run on the simulator "

@@ -10,6 +10,7 @@ import typer
 import dxgemm
 from dxgemm.choice.implementation import Handwritten
 from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.problem.arguments import Precision
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import Problem
 
@@ -40,7 +41,7 @@ class Arithmetic(StrEnum):
         return "float32" if self is Arithmetic.tf32 else self.value
 
     @property
-    def precision(self) -> str | None:
+    def precision(self) -> Precision | None:
         """Value of `precision=` that permits the arithmetic."""
         return "tf32" if self is Arithmetic.tf32 else None
 

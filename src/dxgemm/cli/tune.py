@@ -17,10 +17,11 @@ import typer
 
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.choice.tables import own_folder, table_for
-from dxgemm.cli.output import note, print_table, progress_bar
+from dxgemm.cli.output import note, print_table
 from dxgemm.compiler import default_directory
 from dxgemm.errors import BuildError, GpuUnavailableError, MissingPackageError
 from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.log import progress_bar
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import (
     ARITHMETICS,
@@ -36,15 +37,8 @@ SEED = 1
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 
-class TunedDtype(StrEnum):
-    """Dtypes that are tuned; bfloat16 takes the measurements of float16."""
-
-    float32 = "float32"
-    float64 = "float64"
-    float16 = "float16"
-    int8 = "int8"
-    complex64 = "complex64"
-    complex128 = "complex128"
+# bfloat16 takes the measurements of float16.
+TunedDtype = StrEnum("TunedDtype", "float32 float64 float16 int8 complex64 complex128")
 
 
 def tune(

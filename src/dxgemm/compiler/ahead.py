@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
-from importlib import import_module
 from typing import Any
 
 from dxgemm.compiler.build import CompiledKernel, ptx_arch
@@ -68,11 +67,10 @@ def _in_order(tasks: list[Task]) -> list[Task]:
     with_known_functions: list[Task] = []
     seen = set()
     for spec, arch in tasks:
-        declared = import_module(spec.module).KERNEL
-        if declared.device_functions is None:
+        if not spec.links_functions:
             short.append((spec, arch))
             continue
-        functions = declared.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
+        functions = spec.declared.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
         (with_known_functions if functions in seen else long).append((spec, arch))
         seen.add(functions)
     return long + short + with_known_functions
@@ -126,7 +124,6 @@ def _by_ptx(tasks: list[Task]) -> list[list[Task]]:
     """Group the tasks whose kernels have the same PTX, in the order of the first of each group."""
     groups: dict[tuple[Any, str], list[Task]] = {}
     for spec, arch in tasks:
-        is_linked_as_ptx = import_module(spec.module).KERNEL.device_functions is None
-        shared = ptx_arch(arch) if is_linked_as_ptx else arch
+        shared = arch if spec.links_functions else ptx_arch(arch)
         groups.setdefault((spec, shared), []).append((spec, arch))
     return list(groups.values())

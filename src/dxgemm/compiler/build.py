@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,10 +96,10 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"cannot build {spec}: NUMBA_ENABLE_CUDASIM is set, and numba's simulator replaces its "
             "compiler; unset it."
         )
-    declared = import_module(spec.module).KERNEL
+    declared = spec.declared
     # Registers per thread at launch, which the warpgroups reallocate among themselves.
     launch_registers = spec.config.launch_registers
-    if declared.device_functions is not None:
+    if spec.links_functions:
         ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, declared)
     elif launch_registers:
         cubin, ptx = _build_whole_program(spec, arch, declared)
@@ -178,13 +177,8 @@ def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, st
 @lru_cache(maxsize=1)
 def _ptx_of_family(spec: KernelSpec, arch: str) -> str:
     """PTX of a kernel; the last one is kept, because its next build may be for a younger GPU."""
-    make_kernel = import_module(spec.module).KERNEL.make_kernel
     with numba_lock:
-        ptx: str = _compile(
-            spec,
-            arch,
-            lambda: make_kernel(spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue),
-        )
+        ptx: str = _compile(spec, arch)
     return ptx
 
 
@@ -197,15 +191,9 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> 
     if faults := pipeline_faults():
         raise BuildError(f"{spec} is not built with this toolkit: {'; '.join(faults)}.")
     functions = declared.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
-
-    def make_kernel() -> Any:
-        return declared.make_kernel(
-            spec.config, spec.dtype, *spec.variant, functions=functions, epilogue=spec.epilogue
-        )
-
     size = declared.parameter_block_bytes
     with numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
-        ltoir = _compile(spec, arch, make_kernel, output="ltoir")
+        ltoir = _compile(spec, arch, output="ltoir", functions=functions)
     cubin = declared.finish_cubin(_link(spec, arch, ltoir, functions.ltoir))
     return cubin, entry_name(cubin)
 
@@ -217,21 +205,14 @@ def _build_whole_program(spec: KernelSpec, arch: str, declared: Any) -> tuple[by
     """
     maps = dict.fromkeys(declared.tensor_map_names, TENSOR_MAP_BYTES)
     with numba_lock, _parameter_blocks(maps):
-        ltoir = _compile(
-            spec,
-            arch,
-            lambda: declared.make_kernel(
-                spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
-            ),
-            output="ltoir",
-        )
+        ltoir = _compile(spec, arch, output="ltoir")
     ptx = _link(spec, arch, ltoir, output="ptx").rstrip(b"\0").decode()
     return _link(spec, arch, ltoir), ptx
 
 
 @collector_paused()
-def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx") -> Any:
-    """Compile a kernel to PTX, as text, or to LTO-IR, as bytes."""
+def _compile(spec: KernelSpec, arch: str, *, output: str = "ptx", **functions: Any) -> Any:
+    """Compile a kernel to PTX, as text, or to LTO-IR, as bytes; with device functions, if any."""
     try:
         from numba import cuda, types
         from numba.cuda.cudadrv.error import CCSupportError
@@ -245,7 +226,9 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     try:
         with _device_functions_for(capability), short_builds():
-            kernel = make_kernel()
+            kernel = spec.declared.make_kernel(
+                spec.config, spec.dtype, *spec.variant, **functions, epilogue=spec.epilogue
+            )
             # The name that profilers show; kernels of a frame would share that of its function.
             kernel.__module__ = spec.module
             kernel.__name__ = kernel.__qualname__ = f"{spec.module.rpartition('.')[2]}_kernel"

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
 from dxgemm.compiler.locks import building, lock_across_forks
@@ -15,7 +14,7 @@ from dxgemm.compiler.spec import KernelSpec, check_sources
 from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
 from dxgemm.errors import BuildError
-from dxgemm.log import logger
+from dxgemm.log import logger, progress_bar
 
 # Of kernels in memory, the ones that were looked up last; others are read from disk again. Without
 # a bound, a service that makes a new epilogue for each request would keep all their kernels.
@@ -93,19 +92,13 @@ def _build(spec: KernelSpec, arch: str) -> CompiledKernel:
 @contextmanager
 def _announced(spec: KernelSpec, arch: str) -> Iterator[None]:
     """Announce a long build, of a kernel over a library's device functions, and show its time."""
-    if import_module(spec.module).KERNEL.device_functions is None:
+    if not spec.links_functions:
         yield
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     text = f"building {spec} for {arch}, which can take a minute"
     logger.info(text)
-    console = Console(stderr=True)
-    shown = BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False)
-    is_hidden = not console.is_terminal
-    with Progress(*shown, console=console, transient=True, disable=is_hidden) as bar:
-        bar.add_task(text, total=None)
+    with progress_bar(is_timed=True) as report:
+        report(0, None, text)
         yield
 
 

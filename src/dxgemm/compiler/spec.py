@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -70,6 +71,16 @@ class KernelSpec:
     dtype: str
     variant: tuple[str, ...] = ()
     epilogue: Fusion | None = None
+
+    @property
+    def declared(self) -> Any:
+        """The kernel file's `KERNEL`."""
+        return import_module(self.module).KERNEL
+
+    @property
+    def links_functions(self) -> bool:
+        """True if the kernel is linked with a library's device functions, which takes long."""
+        return self.declared.device_functions is not None
 
     def key(self, arch: str) -> str:
         """Name of this kernel's cubin for one architecture, the same in every process.

@@ -93,31 +93,38 @@ def make_intrinsics(
         dtype: dtype of a and b, for `add_products`.
         start: offset of the pipeline in the block's shared memory, in bytes.
     """
-    count = functions.fragment_size
-    sums = types.UniTuple(element, count)
-    is_integer = isinstance(element, types.Integer)
+    calls = _Calls(functions, element)
+    return Intrinsics(
+        _make_multiply_tile(calls, start),
+        _make_multiply_boxes(calls, start),
+        _make_add_products(calls, dtype),
+        _make_put(calls, adds=False),
+        _make_put(calls, adds=True),
+    )
 
-    def frame(builder: Any, storage: Storage) -> Any:
+
+class _Calls:
+    """Calls of the device functions, and arithmetic on the thread's sums, as LLVM IR."""
+
+    def __init__(self, functions: DeviceFunctions, element: Any) -> None:
+        self.functions, self.element = functions, element
+        self.count = functions.fragment_size
+        self.sums = types.UniTuple(element, self.count)
+        self._is_integer = isinstance(element, types.Integer)
+
+    def frame(self, builder: Any, storage: Storage) -> Any:
         place = alloca_once(builder, ir.ArrayType(_byte, storage.size))
         place.align = storage.alignment
         return builder.bitcast(place, _pointer)
 
-    def call(builder: Any, name: str, *arguments: Any) -> None:
+    def call(self, builder: Any, name: str, *arguments: Any) -> None:
         kind = ir.FunctionType(_void, [argument.type for argument in arguments])
-        function = get_or_insert_function(builder.module, kind, functions.symbols[name])
+        function = get_or_insert_function(builder.module, kind, self.functions.symbols[name])
         builder.call(function, arguments)
 
-    def object_at(builder: Any, pointer: Any, kind: str = "struct.libmathdx_pipeline") -> Any:
-        return struct_of(builder, struct_type(kind, _pointer), pointer)
-
-    def tensor(builder: Any, address: Any, rows: Any, cols: Any, stride: Any) -> Any:
-        shape, strides = ir.ArrayType(_int64, 2), ir.ArrayType(_int64, 1)
-        struct = struct_type("struct.libmathdx_tensor_2s_1s", _pointer, shape, strides)
-        pointer = builder.inttoptr(address, _pointer)
-        extents = struct_of(builder, shape, rows, cols)
-        return struct_of(builder, struct, pointer, extents, struct_of(builder, strides, stride))
-
-    def sums_of(context: Any, builder: Any, device: Any, array: Any, indices: Any) -> Any:
+    def sums_of(
+        self, context: Any, builder: Any, device: Any, array: Any, start: int, indices: Any
+    ) -> Any:
         """Run a tile through the pipeline, and return the thread's sums."""
         kind, value = array
         shared = context.make_array(kind)(context, builder, value).data
@@ -125,10 +132,11 @@ def make_intrinsics(
         if shared.type != _pointer:
             shared = builder.addrspacecast(shared, _pointer)
         shared = builder.gep(shared, [_int32(start)])
-        tile = object_at(builder, frame(builder, functions.tile_pipeline))
+        tile = object_at(builder, self.frame(builder, self.functions.tile_pipeline))
         tensor_kind = "struct.libmathdx_tensor_0s_0s"
-        accumulator = object_at(builder, frame(builder, functions.accumulator), tensor_kind)
-        registers = frame(builder, functions.fragment)
+        storage = self.frame(builder, self.functions.accumulator)
+        accumulator = object_at(builder, storage, tensor_kind)
+        registers = self.frame(builder, self.functions.fragment)
         fragment = object_at(builder, registers, tensor_kind)
         places = []
         for along in indices:
@@ -137,16 +145,44 @@ def make_intrinsics(
             for i, index in enumerate(along):
                 builder.store(index, builder.gep(pointer, [_int32(i)]))
             places.append(pointer)
-        call(builder, "create_tile_pipeline", device, tile, shared, *places)
-        call(builder, "create_accumulator", accumulator)
-        call(builder, "execute", tile, accumulator)
-        call(builder, "copy", accumulator, fragment)
-        call(builder, "destroy", tile)
-        elements = builder.bitcast(registers, context.get_value_type(element).as_pointer())
-        return pack_array(
-            builder, [builder.load(builder.gep(elements, [_int32(i)])) for i in range(count)]
-        )
+        self.call(builder, "create_tile_pipeline", device, tile, shared, *places)
+        self.call(builder, "create_accumulator", accumulator)
+        self.call(builder, "execute", tile, accumulator)
+        self.call(builder, "copy", accumulator, fragment)
+        self.call(builder, "destroy", tile)
+        elements = builder.bitcast(registers, context.get_value_type(self.element).as_pointer())
+        addresses = (builder.gep(elements, [_int32(i)]) for i in range(self.count))
+        return pack_array(builder, [builder.load(address) for address in addresses])
 
+    def place(self, builder: Any, index: int) -> list[Any]:
+        """Row and column of one of the thread's sums: a register and a constant after linking."""
+        storage = [alloca_once(builder, _int32) for _ in range(3)]
+        builder.store(_int32(index), storage[0])
+        self.call(builder, "coordinates", *storage)
+        return [builder.load(coordinate) for coordinate in storage[1:]]
+
+    def multiplied(self, builder: Any, left: Any, right: Any) -> Any:
+        return builder.mul(left, right) if self._is_integer else builder.fmul(left, right)
+
+    def multiplied_and_added(self, builder: Any, left: Any, right: Any, added: Any) -> Any:
+        if self._is_integer:
+            return builder.add(builder.mul(left, right), added)
+        return builder.fma(left, right, added)
+
+
+def object_at(builder: Any, pointer: Any, kind: str = "struct.libmathdx_pipeline") -> Any:
+    return struct_of(builder, struct_type(kind, _pointer), pointer)
+
+
+def _tensor(builder: Any, address: Any, rows: Any, cols: Any, stride: Any) -> Any:
+    shape, strides = ir.ArrayType(_int64, 2), ir.ArrayType(_int64, 1)
+    struct = struct_type("struct.libmathdx_tensor_2s_1s", _pointer, shape, strides)
+    pointer = builder.inttoptr(address, _pointer)
+    extents = struct_of(builder, shape, rows, cols)
+    return struct_of(builder, struct, pointer, extents, struct_of(builder, strides, stride))
+
+
+def _make_multiply_tile(calls: _Calls, start: int) -> Any:
     @intrinsic
     def multiply_tile(typing_context, smem, k, a, a_rows, a_stride, b, b_cols, b_stride):
         """Multiply a tile of a and one of b over k; return the sums that the thread has.
@@ -163,16 +199,19 @@ def make_intrinsics(
 
         def generate(context, builder, sig, args):
             smem, k, a, a_rows, a_stride, b, b_cols, b_stride = args
-            device = object_at(builder, frame(builder, functions.device_pipeline))
-            a_tensor = tensor(builder, a, a_rows, k, a_stride)
-            b_tensor = tensor(builder, b, k, b_cols, b_stride)
-            call(builder, "create_device_pipeline", device, a_tensor, b_tensor)
+            device = object_at(builder, calls.frame(builder, calls.functions.device_pipeline))
+            a_tensor = _tensor(builder, a, a_rows, k, a_stride)
+            b_tensor = _tensor(builder, b, k, b_cols, b_stride)
+            calls.call(builder, "create_device_pipeline", device, a_tensor, b_tensor)
             here = [[_int32(0)], [_int32(0)]]
-            return sums_of(context, builder, device, (sig.args[0], smem), here)
+            return calls.sums_of(context, builder, device, (sig.args[0], smem), start, here)
 
-        arguments = (smem, *(types.int64,) * 7)
-        return signature(sums, *arguments), generate
+        return signature(calls.sums, smem, *(types.int64,) * 7), generate
 
+    return multiply_tile
+
+
+def _make_multiply_boxes(calls: _Calls, start: int) -> Any:
     @intrinsic
     def multiply_boxes(typing_context, smem, row_tile, col_tile, a_matrix, b_matrix):
         """Multiply like `multiply_tile`, with a pipeline from the host: the last parameter.
@@ -185,37 +224,18 @@ def make_intrinsics(
 
         def generate(context, builder, sig, args):
             smem, row_tile, col_tile, a_matrix, b_matrix = args
-            address = inline_ptx(
-                builder,
-                _int64,
-                f"{{ .reg .b64 t; mov.b64 t, {PARAMETER_BLOCK}; cvta.param.u64 $0, t; }}",
-                "=l",
-                [],
-            )
+            text = f"{{ .reg .b64 t; mov.b64 t, {PARAMETER_BLOCK}; cvta.param.u64 $0, t; }}"
+            address = inline_ptx(builder, _int64, text, "=l", [])
             device = object_at(builder, builder.inttoptr(address, _pointer))
             tile = [[row_tile, a_matrix], [col_tile, b_matrix]]
-            return sums_of(context, builder, device, (sig.args[0], smem), tile)
+            return calls.sums_of(context, builder, device, (sig.args[0], smem), start, tile)
 
-        return signature(sums, smem, *(types.int32,) * 4), generate
+        return signature(calls.sums, smem, *(types.int32,) * 4), generate
 
-    def place(builder: Any, index: int) -> list[Any]:
-        """Row and column of one of the thread's sums: a register and a constant after linking."""
-        storage = [alloca_once(builder, _int32) for _ in range(3)]
-        builder.store(_int32(index), storage[0])
-        call(builder, "coordinates", *storage)
-        return [builder.load(coordinate) for coordinate in storage[1:]]
+    return multiply_boxes
 
-    def multiplied(builder: Any, left: Any, right: Any) -> Any:
-        return builder.mul(left, right) if is_integer else builder.fmul(left, right)
 
-    def multiplied_and_added(builder: Any, left: Any, right: Any, added: Any) -> Any:
-        if is_integer:
-            return builder.add(builder.mul(left, right), added)
-        return builder.fma(left, right, added)
-
-    def at_most(builder: Any, value: Any, limit: Any) -> Any:
-        return builder.select(builder.icmp_signed("<", value, limit), value, limit)
-
+def _make_add_products(calls: _Calls, dtype: str) -> Any:
     @intrinsic
     def add_products(typing_context, acc, a, a_stride, last_row, b, b_stride, last_col):
         """Add one column of a times one row of b to acc.
@@ -229,69 +249,35 @@ def make_intrinsics(
 
         def generate(context, builder, sig, args):
             acc, a, a_stride, last_row, b, b_stride, last_col = args
-            kind = context.get_value_type(element)
+            kind = context.get_value_type(calls.element)
             bits = ir.IntType(8 * ITEM_BYTES[dtype])
             pointer = (bits if dtype in WIDEN else kind).as_pointer(GLOBAL)
 
-            def loaded(base: Any, stride: Any, index: Any) -> Any:
+            def loaded(base: Any, stride: Any, index: Any, last: Any) -> Any:
+                index = builder.select(builder.icmp_signed("<", index, last), index, last)
                 offset = builder.mul(builder.sext(index, _int64), stride)
                 value = builder.load(builder.inttoptr(builder.add(base, offset), pointer))
                 return WIDEN[dtype](builder, value) if dtype in WIDEN else value
 
             total = []
-            for i in range(count):
-                row, col = place(builder, i)
-                a_value = loaded(a, a_stride, at_most(builder, row, last_row))
-                b_value = loaded(b, b_stride, at_most(builder, col, last_col))
+            for i in range(calls.count):
+                row, col = calls.place(builder, i)
+                a_value = loaded(a, a_stride, row, last_row)
+                b_value = loaded(b, b_stride, col, last_col)
                 before = builder.extract_value(acc, i)
-                total.append(multiplied_and_added(builder, a_value, b_value, before))
+                total.append(calls.multiplied_and_added(builder, a_value, b_value, before))
             return pack_array(builder, total)
 
-        arguments = (sums, types.int64, types.int64, types.int32) + (types.int64,) * 2
-        return signature(sums, *arguments, types.int32), generate
+        arguments = (types.int64, types.int64, types.int32)
+        return signature(calls.sums, calls.sums, *arguments, *arguments), generate
 
-    def put_sums(context: Any, builder: Any, values: Any, pitch: int, adds: bool) -> Any:
-        """Store alpha times the thread's sums to shared memory, or add them to its contents."""
-        smem, _, acc, alpha, skipped_rows, skipped_cols = values
-        kind = context.get_value_type(element)
-        pointer = kind.as_pointer(SHARED)
-        item_bytes = context.get_abi_sizeof(kind)
+    return add_products
 
-        def put(i: int, row: Any, col: Any) -> None:
-            offset = builder.add(
-                builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
-            )
-            target = builder.inttoptr(builder.add(smem, offset), pointer)
-            value = builder.extract_value(acc, i)
-            if adds:
-                value = multiplied_and_added(builder, alpha, value, builder.load(target))
-            else:
-                value = multiplied(builder, alpha, value)
-            builder.store(value, target)
 
-        def put_most() -> None:
-            for i in range(count):
-                row, col = place(builder, i)
-                row, col = builder.sub(row, skipped_rows), builder.sub(col, skipped_cols)
-                either = builder.or_(row, col)  # negative if one of them is
-                with builder.if_then(builder.icmp_signed(">=", either, _int32(0))):
-                    put(i, row, col)
-
-        if adds:
-            put_most()
-        else:
-            skipped = builder.or_(skipped_rows, skipped_cols)
-            with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):
-                with all:
-                    for i in range(count):
-                        put(i, *place(builder, i))
-                with some:
-                    put_most()
-        return context.get_dummy_value()
-
+def _make_put(calls: _Calls, adds: bool) -> Any:
     @intrinsic
     def put_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
-        """Store alpha times the thread's sums to shared memory, row by row.
+        """Store alpha times the thread's sums to shared memory, or add them to its contents.
 
         Args:
             smem: byte address of the tile's first element.
@@ -302,20 +288,44 @@ def make_intrinsics(
         pitch = literal(row_bytes)
 
         def generate(context, builder, sig, args):
-            return put_sums(context, builder, args, pitch, adds=False)
+            smem, _, acc, alpha, skipped_rows, skipped_cols = args
+            kind = context.get_value_type(calls.element)
+            pointer = kind.as_pointer(SHARED)
+            item_bytes = context.get_abi_sizeof(kind)
 
-        arguments = (types.int32, row_bytes, sums, element, types.int32, types.int32)
+            def put(i: int, row: Any, col: Any) -> None:
+                down, across = builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
+                address = builder.add(smem, builder.add(down, across))
+                target = builder.inttoptr(address, pointer)
+                value = builder.extract_value(acc, i)
+                if adds:
+                    before = builder.load(target)
+                    value = calls.multiplied_and_added(builder, alpha, value, before)
+                else:
+                    value = calls.multiplied(builder, alpha, value)
+                builder.store(value, target)
+
+            def put_most() -> None:
+                for i in range(calls.count):
+                    row, col = calls.place(builder, i)
+                    row, col = builder.sub(row, skipped_rows), builder.sub(col, skipped_cols)
+                    either = builder.or_(row, col)  # negative if one of them is
+                    with builder.if_then(builder.icmp_signed(">=", either, _int32(0))):
+                        put(i, row, col)
+
+            if adds:
+                put_most()
+                return context.get_dummy_value()
+            skipped = builder.or_(skipped_rows, skipped_cols)
+            with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):
+                with all:
+                    for i in range(calls.count):
+                        put(i, *calls.place(builder, i))
+                with some:
+                    put_most()
+            return context.get_dummy_value()
+
+        arguments = (types.int32, row_bytes, calls.sums, calls.element, types.int32, types.int32)
         return signature(types.void, *arguments), generate
 
-    @intrinsic
-    def add_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
-        """Add alpha times further sums to those in shared memory; arguments as in `put_tile`."""
-        pitch = literal(row_bytes)
-
-        def generate(context, builder, sig, args):
-            return put_sums(context, builder, args, pitch, adds=True)
-
-        arguments = (types.int32, row_bytes, sums, element, types.int32, types.int32)
-        return signature(types.void, *arguments), generate
-
-    return Intrinsics(multiply_tile, multiply_boxes, add_products, put_tile, add_tile)
+    return put_tile

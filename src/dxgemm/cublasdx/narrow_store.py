@@ -17,7 +17,7 @@ def make_narrow_store(
 ) -> Callable[..., Any]:
     """Make a device function that writes a tile of sums from shared memory in a narrower dtype.
 
-    It takes the same arguments as that of `tile_store.make_store_from_smem`.
+    It takes the same arguments as that of `result_tile.make_store_result`.
 
     Args:
         tile_m, tile_n, threads: as the config has them.
@@ -29,21 +29,23 @@ def make_narrow_store(
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import load_shared, load_vector, store_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
+    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
+    from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
 
-    widen, narrow = WIDEN[dtype], NARROW[dtype]
+    widen, narrow, element_type = WIDEN[dtype], NARROW[dtype], stored_type(dtype)
+    allows_vectors = make_allows_vectors(dtype)
     scalar, adds_c = np.dtype(sums).type, sums == "float32"
     smem_row_bytes = row_bytes(tile_n, sums)
     row_vectors = tile_n // WIDTH
     finish = make_finish(epilogue, sums, "float32")
     finish_vector = make_finish(epilogue, sums, "float32", WIDTH)
 
-    def narrow_store(
-        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c, c_start, out, out_start,
-        extra,
-    ):  # fmt: skip
+    def narrow_store(smem, rank, matrix, tile_row, tile_col, m, n, beta, c, out, extra):
+        c_start, out_start = matrix * c.batch, matrix * out.batch
+        c = Operand(view_as(element_type, c.data), c.batch, c.row, c.col)
+        out = Operand(view_as(element_type, out.data), out.batch, out.row, out.col)
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
         for vector in range(int32(cuda.threadIdx.x & 1023), tile_m * row_vectors, threads):
             smem_row, smem_vector = int32(vector // row_vectors), int32(vector % row_vectors)
             row, col = tile_row + smem_row, tile_col + smem_vector * WIDTH

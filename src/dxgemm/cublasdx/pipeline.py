@@ -238,7 +238,7 @@ def make_kernel(
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
     from dxgemm.cublasdx.result_tile import make_store_result
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import unroll
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     is_sliced = slicing == "sliced"
     sums, item_bytes = SUMS[dtype], ITEM_BYTES[dtype]
@@ -255,12 +255,7 @@ def make_kernel(
         tile_m, tile_n, config.threads, split_k, sums, out_dtype or sums, epilogue
     )
 
-    def pipeline_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    def pipeline_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
         # This block's tile of the result, and its share of k. This is `result_tile.make_find_tile`,
@@ -285,16 +280,16 @@ def make_kernel(
         first_row, first_col = min(tile_row, m - tile_m), min(tile_col, n - tile_n)
         is_whole = first_row >= 0 and first_col >= 0
         if is_a_row:
-            a_stride, is_whole = a_stride_m, is_whole and a_stride_k == 1
+            a_stride, is_whole = a.row, is_whole and a.col == 1
         else:
-            a_stride, is_whole = a_stride_k, is_whole and a_stride_m == 1
+            a_stride, is_whole = a.col, is_whole and a.row == 1
         if is_b_row:
-            b_stride, is_whole = b_stride_k, is_whole and b_stride_n == 1
+            b_stride, is_whole = b.row, is_whole and b.col == 1
         else:
-            b_stride, is_whole = b_stride_n, is_whole and b_stride_k == 1
+            b_stride, is_whole = b.col, is_whole and b.row == 1
         first_row, first_col = max(first_row, 0), max(first_col, 0)
-        a_first = matrix * a_stride_batch + first_row * a_stride_m
-        b_first = matrix * b_stride_batch + first_col * b_stride_n
+        a_first = matrix * a.batch + first_row * a.row
+        b_first = matrix * b.batch + first_col * b.col
 
         # The pipeline fills all its stages, however short its k is; so no block has fewer k tiles.
         if is_sliced:
@@ -317,15 +312,10 @@ def make_kernel(
         acc = zeros(scalar, elements)
         if depth > 0:
             acc = multiply_tile(
-                smem,
-                depth,
-                global_address(a_gmem) + item_bytes * (a_first + k_start * a_stride_k),
-                tile_m,
-                a_stride,
-                global_address(b_gmem) + item_bytes * (b_first + k_start * b_stride_k),
-                tile_n,
-                b_stride,
-            )
+                smem, depth,
+                global_address(a.data) + item_bytes * (a_first + k_start * a.col), tile_m, a_stride,
+                global_address(b.data) + item_bytes * (b_first + k_start * b.row), tile_n, b_stride,
+            )  # fmt: skip
 
         # Epilogue: the tile goes through shared memory, whose rows are stored 16 bytes at a time.
         cuda.syncthreads()
@@ -339,28 +329,24 @@ def make_kernel(
         if part == parts - 1 and k_done < k:
             last_row = int32(min(m - 1 - first_row, tile_m - 1))
             last_col = int32(min(n - 1 - first_col, tile_n - 1))
-            a_line = global_address(a_gmem) + item_bytes * a_first
-            b_line = global_address(b_gmem) + item_bytes * b_first
-            a_step, b_step = item_bytes * a_stride_k, item_bytes * b_stride_k
+            a_line = global_address(a.data) + item_bytes * a_first
+            b_line = global_address(b.data) + item_bytes * b_first
+            a_step, b_step = item_bytes * a.col, item_bytes * b.row
             rest = zeros(scalar, elements)
             for kk in range(k_done, k):
                 rest = add_products(
-                    rest, a_line + kk * a_step, item_bytes * a_stride_m, last_row,
-                    b_line + kk * b_step, item_bytes * b_stride_n, last_col,
+                    rest, a_line + kk * a_step, item_bytes * a.row, last_row,
+                    b_line + kk * b_step, item_bytes * b.col, last_col,
                 )  # fmt: skip
             add_tile(tile_smem, smem_row_bytes, rest, alpha, skipped_rows, skipped_cols)
         cuda.syncthreads()
         if split_k > 1:
             meet_cluster()
-        store_result(
-            tile_smem, rank, matrix, tile_row, tile_col, m, n, beta,
-            c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
-        )  # fmt: skip
+        store_result(tile_smem, rank, matrix, tile_row, tile_col, m, n, beta, c, out, extra)
         if split_k > 1:
             meet_cluster()  # until then, others read this block's shared memory
 
-    return unroll(pipeline_kernel)
+    return gemm_kernel(pipeline_kernel)
 
 
 KERNEL = Kernel(

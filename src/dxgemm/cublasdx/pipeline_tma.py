@@ -194,7 +194,7 @@ def make_kernel(
     from dxgemm.cublasdx.intrinsics import make_intrinsics
     from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
     from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import unroll
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     tile_m, tile_n = config.tile_m, config.tile_n
     sums = "int32" if dtype == "int8" else "float32"
@@ -207,12 +207,7 @@ def make_kernel(
         tile_m, tile_n, config.threads, 1, sums, out_dtype or dtype, epilogue
     )
 
-    def pipeline_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    def pipeline_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
         # This block's tile of the result.
@@ -221,8 +216,8 @@ def make_kernel(
         # Main loop, in cuBLASDx.
         acc = zeros(scalar, elements)
         if k > 0:
-            a_matrix = matrix if a_stride_batch != 0 else int32(0)
-            b_matrix = matrix if b_stride_batch != 0 else int32(0)
+            a_matrix = matrix if a.batch != 0 else int32(0)
+            b_matrix = matrix if b.batch != 0 else int32(0)
             acc = multiply_boxes(smem, row_tile, col_tile, a_matrix, b_matrix)
 
         # Epilogue: the tile goes through shared memory, whose rows are stored 16 bytes at a time.
@@ -230,13 +225,12 @@ def make_kernel(
         tile_smem = shared_address(smem)
         put_tile(tile_smem, smem_row_bytes, acc, alpha, int32(0), int32(0))
         cuda.syncthreads()
+        tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
         store_result(
-            tile_smem, int32(0), matrix, row_tile * tile_m, col_tile * tile_n, m, n, beta,
-            c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
+            tile_smem, int32(0), matrix, tile_row, tile_col, m, n, beta, c, out, extra
         )  # fmt: skip
 
-    return unroll(pipeline_kernel)
+    return gemm_kernel(pipeline_kernel)
 
 
 KERNEL = Kernel(

@@ -48,8 +48,7 @@ def make_store_result(
     """Make a device function that writes a tile of sums, times alpha already, from shared memory.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    matrix, the tile's first row and column, m, n, beta, the pointers and strides of c and out, and
-    the epilogue arguments.
+    matrix, the tile's first row and column, m, n, beta, c and out, and the epilogue arguments.
     See `tile_store.make_store_from_smem` for the barriers that must come before it.
 
     Args:
@@ -66,23 +65,17 @@ def make_store_result(
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
-        store_from_smem = make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
-    else:
-        store_from_smem = make_store_from_smem(
-            tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
-        )
+        return make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
+    store_from_smem = make_store_from_smem(
+        tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
+    )
     element = stored_type(out_dtype)
     allows_vectors = make_allows_vectors(out_dtype)
 
-    def store_result(
-        smem, rank, matrix, tile_row, tile_col, m, n, beta,
-        c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-        out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
-    ):  # fmt: skip
-        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
-        c_typed, out_typed = view_as(element, c_gmem), view_as(element, out_gmem)
-        c = Operand(c_typed, c_stride_batch, c_stride_m, c_stride_n)
-        out = Operand(out_typed, out_stride_batch, out_stride_m, out_stride_n)
+    def store_result(smem, rank, matrix, tile_row, tile_col, m, n, beta, c, out, extra):
+        c_start, out_start = matrix * c.batch, matrix * out.batch
+        c = Operand(view_as(element, c.data), c.batch, c.row, c.col)
+        out = Operand(view_as(element, out.data), out.batch, out.row, out.col)
         is_vector = allows_vectors(beta, c, c_start, out, out_start)
         store_from_smem(
             smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,

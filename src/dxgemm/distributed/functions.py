@@ -143,19 +143,11 @@ def gemm_all_reduce(
 
 
 def _product(
-    operation: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    group: Any,
-    rows: Sequence[int] | None,
-    out: torch.Tensor | None,
-    epilogue: Any,
-    method: str | None,
-    timeout: float,
+    operation: str, a: torch.Tensor, b: torch.Tensor, group: Any, *options: Any
 ) -> torch.Tensor:
     """Compute one of the operations, or tell all ranks that the arguments of this one are wrong."""
     try:
-        call = _call(operation, a, b, rows, out, epilogue, method, timeout)
+        call = _call(operation, a, b, *options)
     except DxgemmError as error:
         call = Call(operation, a, b, error=error)
     return compute_with_gradients(group, call)

@@ -152,8 +152,8 @@ def gemm_us(m: int, n: int, k: int, dtype: str, gpu: str | None) -> float:
     """Predicted time of one product in microseconds, with its launch."""
     if not m or not n:
         return 0.0
-    found = explain_shape(m, n, max(k, 1), dtype, gpu=gpu)
-    return (found.predicted_us or found.roofline_us) + LAUNCH_US
+    found = explain_shape(m, n, max(k, 1), dtype, gpu=gpu).prediction
+    return (found.us or found.roofline.time_us) + LAUNCH_US
 
 
 def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:

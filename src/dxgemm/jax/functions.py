@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dxgemm.call.prepare import kernel_scalars, real_number
+from dxgemm.call.factors import kernel_factors, real_number
 from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.jax.call_frame import Array
@@ -109,7 +109,7 @@ def _product(options: Options, operands: tuple[Any, ...]) -> Any:
     described = {n: Array(0, tuple(x.shape), str(x.dtype)) for n, x in arrays.items()}
     described["out"] = Array(0, shape, dtype)
     route = route_of(described, options, HOST if simulator_enabled() else 0)
-    kernel_scalars(route, options.alpha, options.beta)  # refuses what does not fit, as the route
+    kernel_factors(route, options.alpha, options.beta)  # refuses what does not fit, as the route
     result = jax.ShapeDtypeStruct(shape, dtype)
     call = jax.ffi.ffi_call(TARGET, result, vmap_method="expand_dims")
     return call(*operands, options=options.text)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dxgemm.call.prepare import kernel_scalars
+from dxgemm.call.factors import kernel_factors
+from dxgemm.call.resolve import Asked
 from dxgemm.call.route import Route, route_of_layouts
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.errors import DeviceMismatchError
@@ -74,16 +75,16 @@ def route_of(arrays: dict[str, Array], options: Options, ordinal: int) -> Route:
         layouts["a"] = transposed(layouts["a"])
     if options.transpose_b:
         layouts["b"] = transposed(layouts["b"])
-    alpha_is_zero, beta_is_zero = options.alpha == 0, options.beta == 0
-    asked = BatchInvariant(None) if options.batch_invariant else None
-    return route_of_layouts(layouts, alpha_is_zero, beta_is_zero, options.precision, asked)
+    named = BatchInvariant(None) if options.batch_invariant else None
+    zeros = options.alpha == 0, options.beta == 0
+    return route_of_layouts(Asked(layouts, *zeros, options.precision, named))
 
 
 def multiply(arrays: dict[str, Array], options: Options, ordinal: int, stream: int) -> None:
     """Launch the products of all matrices."""
     for part in parts(arrays):
         route = route_of(part, options, ordinal)
-        if route.is_empty:
+        if route.resolved.problem.is_empty:
             continue
         if route.launch is None:
             raise DeviceMismatchError(
@@ -94,7 +95,7 @@ def multiply(arrays: dict[str, Array], options: Options, ordinal: int, stream: i
         c = part["c"].pointer if route.reads_separate_c else out
         if route.is_transposed:
             a, b = b, a
-        alpha, beta = kernel_scalars(route, options.alpha, options.beta)
+        alpha, beta = kernel_factors(route, options.alpha, options.beta)
         route.launch((a, b, c, out, alpha, beta), stream)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dxgemm.choice.cublas_limits import supports
-from dxgemm.choice.kernel_files import configs_of, file_spec
+from dxgemm.choice.kernel_files import configs_of
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.handwritten.kernels import complex_copy, complex_sum
 from dxgemm.lower.cublas import CublasStep
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import (
     ComplexCopy,
     ComplexForm,
@@ -139,10 +140,9 @@ def complex_sum_step(
         COMPLEX_PARTS[problem.dtype], m, n, slices, batch, strides, Strides(part, 0, 0), c, out,
         epilogue, reads_c=problem.reads_c, extents=extents,
     )  # fmt: skip
-    spec = file_spec(complex_sum, arguments, (products,))
-    blocks = complex_sum.KERNEL.block_count(spec.config, arguments)
     values = sums, sums, C, OUT, ALPHA, BETA
-    return Step(spec, arguments, blocks, values, parameters(epilogue))
+    operands = parameters(epilogue)
+    return file_step(complex_sum, arguments, (products,), values=values, operands=operands)
 
 
 def _copying(
@@ -163,9 +163,8 @@ def _copying(
         "a": (read, (batch, m, n, 2)), "out": (written, (batch, rows, columns, count))
     }  # fmt: skip
     sizes = replace(copy.sizes, extents=extents)
-    spec = file_spec(complex_copy, sizes, copy.variant, config)
-    blocks = complex_copy.KERNEL.block_count(config, sizes)
-    return Program((Step(spec, sizes, blocks, (source, source, target, target, *factor)),))
+    values = source, source, target, target, *factor
+    return Program((file_step(complex_copy, sizes, copy.variant, config, values=values),))
 
 
 def complex_cublas(form: ComplexForm) -> Program:

@@ -13,11 +13,12 @@ from typing import Any
 from dxgemm.choice.emulation import NATIVE, native_config, product_problem, with_buffers
 from dxgemm.choice.emulation_parts import NUMBER_BYTES, SERIES, buffers, parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
-from dxgemm.choice.kernel_files import configs_of, file_spec
+from dxgemm.choice.kernel_files import configs_of
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import native_fallback, reconstruct, validity_check
 from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.handwritten.parts.residue_store import row_bytes
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.problem import Problem
@@ -44,10 +45,9 @@ def native_program(problem: Problem, config: Any) -> Program:
     """Program of the native kernel alone, without a validity check, for problems with k == 0."""
     file = NATIVE[problem.dtype]
     config = native_config(problem, config)
-    variant = file.KERNEL.variant(config, problem)
-    spec = file_spec(file, problem, variant, config, SERIES[problem.dtype])
-    blocks = file.KERNEL.block_count(config, problem)
-    return Program((Step(spec, problem, blocks, operands=parameters(problem.epilogue)),))
+    variant, name = file.KERNEL.variant(config, problem), SERIES[problem.dtype]
+    operands = parameters(problem.epilogue)
+    return Program((file_step(file, problem, variant, config, name=name, operands=operands),))
 
 
 def lower_emulated(
@@ -93,8 +93,8 @@ def lower_emulated(
         ]
     checked = check_arguments(problem.k, parts["a"].blocks, parts["b"].blocks)
     status = [value for name, part in parts.items() for value in part.status(PARTS_OF[name])]
-    checking = Step(
-        file_spec(validity_check, checked, name=SERIES["float32"]), checked,
+    checking = file_step(
+        validity_check, checked, name=SERIES["float32"], blocks=1,
         values=(invalid, invalid, invalid, invalid, 0, 0),
         operands=(*status, invalid, 1, FALLBACKS, 1),
     )  # fmt: skip
@@ -112,14 +112,15 @@ def reconstruction_step(problem: Problem, operands: tuple[Value, ...]) -> Step:
     """Step that reconstructs the result from its residues."""
     own, config = with_buffers(problem, *RESIDUES), configs_of(reconstruct)[0]
     variant = reconstruct.KERNEL.variant(config, problem)
-    spec = file_spec(reconstruct, own, variant, name=SERIES["float64"])
-    return Step(spec, own, reconstruct.KERNEL.block_count(config, problem), operands=operands)
+    return file_step(reconstruct, own, variant, config, name=SERIES["float64"], operands=operands)
 
 
 def native_step(problem: Problem, config: Any, operands: tuple[Value, ...]) -> Step:
     """Step that multiplies a and b themselves if the validity check fails."""
     file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
     config = native_config(problem, config)
-    variant = file.KERNEL.variant(config, own)
-    spec = file_spec(native_fallback, own, variant, config, SERIES[problem.dtype])
-    return Step(spec, own, file.KERNEL.block_count(config, problem), operands=operands)
+    variant, name = file.KERNEL.variant(config, own), SERIES[problem.dtype]
+    blocks = file.KERNEL.block_count(config, problem)
+    return file_step(
+        native_fallback, own, variant, config, name=name, blocks=blocks, operands=operands
+    )

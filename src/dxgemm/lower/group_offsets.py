@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dxgemm.choice.implementation import is_before
-from dxgemm.choice.kernel_files import file_spec
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
@@ -30,6 +29,7 @@ from dxgemm.lower.indexed_rows import (
     lower_scattered,
     scattered_problem,
 )
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -191,7 +191,7 @@ def maker_step(
     buffers = tuple(FusedOperand("buffer", name) for name in (offsets_dtype, "int64", dtype))
     fusion = Fusion((), (*buffers, *[FusedOperand("number", "int64")] * 2))
     arguments = KernelArguments(dtype, p.m, p.n, p.k, p.batch, p.a, p.b, p.c, p.out, fusion)
-    return Step(file_spec(file, arguments, (shared,)), arguments, operands=operands)
+    return file_step(file, arguments, (shared,), blocks=1, operands=operands)
 
 
 def _equal_sizes(

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.choice.implementation import Implementation, common_problems, is_before, launchable
-from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -187,8 +187,8 @@ def table_step(
     """Step of a number of problems and tiles; k is the longest of the problems."""
     file, fusion = kernel_file(dtype), Fusion((), table_operands(dtype))
     arguments = KernelArguments(dtype, count, 0, k, tiles, epilogue=fusion)
-    spec = file_spec(file, arguments, variant, config)
-    return Step(spec, arguments, -(-tiles // config.matrices), operands=parameters(fusion))
+    blocks = -(-tiles // config.matrices)
+    return file_step(file, arguments, variant, config, blocks=blocks, operands=parameters(fusion))
 
 
 def alike_step(config: Any, batch: Problem) -> Step:
@@ -198,9 +198,8 @@ def alike_step(config: Any, batch: Problem) -> Step:
     fusion = Fusion((), table_operands(batch.dtype)[:1])
     arguments = replace(batch, epilogue=fusion)
     variant = grouped.batch_variant(batch)
-    spec = file_spec(kernel_file(batch.dtype), arguments, variant, config)
-    blocks = grouped.KERNEL.block_count(config, batch)
-    return Step(spec, arguments, blocks, operands=parameters(fusion))
+    file, blocks = kernel_file(batch.dtype), grouped.KERNEL.block_count(config, batch)
+    return file_step(file, arguments, variant, config, blocks=blocks, operands=parameters(fusion))
 
 
 @lru_cache(maxsize=256)

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from dxgemm.choice.implementation import common_problems
-from dxgemm.choice.kernel_files import file_spec
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten.kernels import scatter_rows
 from dxgemm.lower.product import copy_step
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.program import OUT, Program, Step, Symbol
+from dxgemm.runtime.program import OUT, Program, Symbol
 
 
 class IndexedRows(NamedTuple):
@@ -102,10 +102,8 @@ def lower_scattered(
         problem.out_dtype, m, n, rows.size, problem.batch, source, out=rows.strides,
         epilogue=Fusion((), fused),
     )  # fmt: skip
-    spec = file_spec(scatter_rows, arguments)
-    blocks = scatter_rows.KERNEL.block_count(spec.config, arguments)
     values = result, result, OUT, OUT, 0, 0
-    copying = Step(spec, arguments, blocks, values, (*indices, *offsets))
+    copying = file_step(scatter_rows, arguments, values=values, operands=(*indices, *offsets))
     size = m * source.row * ITEM_SIZES[problem.out_dtype]
     return product.given({"out": result}) + Program((copying,), {result.name: size})
 

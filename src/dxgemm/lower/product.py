@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.choice.implementation import Cublas, EmulatedProduct, Implementation, KernelFile
-from dxgemm.choice.kernel_files import configs_of, file_spec
+from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_slices, align_rows
 from dxgemm.lower.complex_product import complex_sum_step
 from dxgemm.lower.cublas import CublasStep
 from dxgemm.lower.emulated import lower_emulated, native_program
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.kernel_arguments import KernelArguments
@@ -104,9 +105,8 @@ def copy_arguments(problem: Problem, computed: Problem, name: str) -> KernelArgu
 def copy_step(copied: KernelArguments, source: Symbol, target: Symbol, *indices: Symbol) -> Step:
     """Step that copies lines to aligned ones; `indices` are operands that say which lines."""
     variant = align_rows.KERNEL.variant(configs_of(align_rows)[0], copied)
-    spec = file_spec(align_rows, copied, variant)
-    blocks = align_rows.KERNEL.block_count(spec.config, copied)
-    return Step(spec, copied, blocks, (source, source, target, target, 0, 0), indices)
+    values = source, source, target, target, 0, 0
+    return file_step(align_rows, copied, variant, values=values, operands=indices)
 
 
 def lower_sums(problem: Problem, summed: Problem, product: Program, triangle: str = "") -> Program:
@@ -146,10 +146,7 @@ def adding_step(
     if triangle:
         variant = out_dtype, "both" if triangle == "either" else triangle
         variant += ("transposed",) if problem.adds_transpose else ()
-    return Step(
-        file_spec(add_slices, arguments, variant, config),
-        arguments,
-        batch * -(-m * n // config.elements),
-        (sums, sums, C, OUT, ALPHA, BETA),
-        parameters(problem.epilogue),
-    )
+    return file_step(
+        add_slices, arguments, variant, config, blocks=batch * -(-m * n // config.elements),
+        values=(sums, sums, C, OUT, ALPHA, BETA), operands=parameters(problem.epilogue),
+    )  # fmt: skip

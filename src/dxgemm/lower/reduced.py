@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dxgemm.choice.kernel_files import configs_of, file_spec
+from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.lower.product import lower_product
+from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Layout, Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.program import OUT, Name, Program, Step, Symbol, Value, parameters
+from dxgemm.runtime.program import OUT, Name, Program, Symbol, Value, parameters
 
 MANY_LINES = 64  # from this number of lines on, a few threads merge each of them
 
@@ -228,10 +229,9 @@ class _Lowering:
     ) -> None:
         configs = configs_of(file)
         config = configs[file is merge_partials and arguments.m < MANY_LINES]
-        spec = file_spec(file, arguments, variant, config)
-        blocks = file.KERNEL.block_count(config, arguments)
         values = source, source, source, source, 0, 0
-        self.program += Program((Step(spec, arguments, blocks, values, operands),))
+        step = file_step(file, arguments, variant, config, values=values, operands=operands)
+        self.program += Program((step,))
 
     def _of_tiles(self, slots: int) -> Partials:
         """Take workspace for the partial results of a kernel that reduces tiles."""

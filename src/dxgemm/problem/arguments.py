@@ -1,13 +1,24 @@
-"""Checks of arguments that are neither operands nor factors: flags, sizes and names."""
+"""Types of the arguments of `gemm` that are no arrays; checks of flags, sizes and names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal, SupportsComplex, SupportsFloat
 
 import numpy as np
 
 from dxgemm.errors import DxgemmError, SettingError, ShapeError, shown
+
+Number = complex | SupportsFloat | SupportsComplex  # NumPy's scalars among them
+Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, split-K slices
+Conjugate = Literal["", "a", "b", "ab"]
+Triangle = Literal["both", "lower", "upper"]
+Precision = Literal[
+    "tf32", "3m", "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
+    "emulated7", "emulated8", "emulated9", "emulated10", "emulated11", "emulated12", "emulated13",
+    "emulated14", "emulated15", "emulated16", "emulated17", "emulated18", "emulated19",
+    "emulated20",
+]  # fmt: skip
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dxgemm.errors import (
     DeviceMismatchError,
@@ -31,6 +31,27 @@ from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, us
 from dxgemm.problem.problem import Problem, exchanged, oriented
 
 LAYOUTS = ("row_row", "row_col", "col_row", "col_col")  # orders of a and b
+
+
+class Result(NamedTuple):
+    """What an epilogue makes of the product.
+
+    Attributes:
+        has_functions: True if functions may turn sums into another dtype.
+        is_reduced: True if c is only read, and nothing is allocated for the result.
+        reduced_axis: axis of the reduction, if the result is reduced and not stored.
+        takes_pairs: True if the result has one column for each pair of columns of the product.
+        is_real: True if the result of complex operands has real elements.
+    """
+
+    has_functions: bool = False
+    is_reduced: bool = False
+    reduced_axis: int | None = None
+    takes_pairs: bool = False
+    is_real: bool = False
+
+
+PLAIN = Result()
 
 
 def contiguous_problem(
@@ -94,12 +115,8 @@ def define_problem(
     alpha_is_zero: bool,
     beta_is_zero: bool,
     precision: Any = None,
-    has_epilogue: bool = False,
-    is_reduced: bool = False,
-    reduced_axis: int | None = None,
-    takes_pairs: bool = False,
+    result: Result = PLAIN,
     takes_complex: bool = False,
-    is_real: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other, and define their problem.
 
@@ -110,12 +127,8 @@ def define_problem(
         alpha_is_zero: True if a and b are never read.
         beta_is_zero: True if c is never read.
         precision: arithmetic that is permitted instead of the dtype's own; None for no other.
-        has_epilogue: True if functions may turn sums into another dtype.
-        is_reduced: True if c is only read, and nothing is allocated for the result.
-        reduced_axis: axis of the reduction, if the result is reduced and not stored.
-        takes_pairs: True if the result has one column for each pair of columns of the product.
+        result: what the epilogue makes of the product.
         takes_complex: True if complex operands are allowed; see `real_form`.
-        is_real: True if the result of complex operands has real elements.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -125,17 +138,15 @@ def define_problem(
         DeviceMismatchError, MissingOperandError: the first that applies, with the values and the
         way out.
     """
-    present = {"a": a, "b": b}
-    if c is not None:
-        present["c"] = c
-    if out is not None:
-        present["out"] = out
+    named = {"a": a, "b": b, "c": c, "out": out}
+    present = {name: layout for name, layout in named.items() if layout is not None}
     dtypes = {name: layout.dtype for name, layout in present.items()}
+    has_functions, is_reduced, reduced_axis, takes_pairs, is_real = result
     is_real = is_real and a.dtype in COMPLEX_PARTS
     if is_real:
         _check_real_result(dtypes, is_reduced)
     else:
-        _check_dtypes(dtypes, has_epilogue, takes_complex)
+        _check_dtypes(dtypes, has_functions, takes_complex)
     if precision is not None:
         check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
@@ -188,7 +199,7 @@ def define_problem(
 
 
 def _check_dtypes(
-    dtypes: dict[str, str], has_epilogue: bool = False, takes_complex: bool = False
+    dtypes: dict[str, str], has_functions: bool = False, takes_complex: bool = False
 ) -> None:
     for name, dtype in dtypes.items():
         supported = (*(RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES),)
@@ -205,7 +216,7 @@ def _check_dtypes(
         way_out = "convert <a> and <b> to one dtype."
     else:
         allowed = result_dtypes(a)
-        if has_epilogue:
+        if has_functions:
             allowed += EPILOGUE_DTYPES.get(a, ())
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):

@@ -75,6 +75,11 @@ def transposed(layout: Layout) -> Layout:
     return layout._replace(shape=shape[:-2] + shape[:-3:-1], strides=strides[:-2] + strides[:-3:-1])
 
 
+def conjugated(layout: Layout) -> Layout:
+    """Layout of the conjugates of the same matrices."""
+    return layout._replace(is_conjugate=not layout.is_conjugate)
+
+
 class Strides(NamedTuple):
     """Elements from one matrix, row and column of an operand to the next."""
 

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 
 from dxgemm import errors
-from dxgemm.call.prepare import real_number
+from dxgemm.call.factors import real_number
 from dxgemm.problem.arguments import check_flag
 
 _P = ParamSpec("_P")

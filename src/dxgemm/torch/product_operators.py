@@ -25,18 +25,23 @@ def empty_product(
         raise errors.ShapeError(
             f"gemm: {list_shapes(a=a, b=b)}; they must be (m, k) and (k, n), or batches of them."
         )
-    try:
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except RuntimeError:
-        raise errors.ShapeError(
-            f"gemm: {list_shapes(a=a, b=b)}; their batches must be equal, or 1 to be broadcast."
-        ) from None
-    shape = (*batch, a.shape[-2], b.shape[-1])
+    shape = (*_batch("gemm", a, b), a.shape[-2], b.shape[-1])
     if c is not None and not _broadcasts_to(c.shape, shape):
         raise errors.ShapeError(
             f"gemm: {list_shapes(a=a, b=b, c=c)}; c must broadcast to {tuple(shape)}."
         )
     return a.new_empty(shape)
+
+
+def _batch(call: str, a: torch.Tensor, b: torch.Tensor) -> torch.Size:
+    """Dimensions before the last two, broadcast against each other."""
+    try:
+        return torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise errors.ShapeError(
+            f"{call}: {list_shapes(a=a, b=b)}; but for the last two, dimensions must be equal, or "
+            "1 to be broadcast."
+        ) from None
 
 
 def _broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
@@ -122,15 +127,8 @@ def _empty_matmul(
             f"matmul: {list_shapes(a=a, b=b)}; they must be (..., m, k) or (k,), and (..., k, n) "
             "or (k,)."
         )
-    try:
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except RuntimeError:
-        raise errors.ShapeError(
-            f"matmul: {list_shapes(a=a, b=b)}; but for the last two, dimensions must be equal, or "
-            "1 to be broadcast."
-        ) from None
     cols = b.shape[-1:] if b.ndim > 1 else ()
-    return a.new_empty((*batch, *a.shape[-2:-1], *cols))
+    return a.new_empty((*_batch("matmul", a, b), *a.shape[-2:-1], *cols))
 
 
 @torch.library.custom_op("dxgemm::matmul", mutates_args=())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dxgemm.call.epilogue import fuse
 from dxgemm.epilogues import gelu_tanh
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import ShapeError
 from dxgemm.problem.complex_form import direct_form
-from dxgemm.problem.define import define_problem
+from dxgemm.problem.define import Result, define_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     ITEM_SIZES,
@@ -72,7 +72,7 @@ class Workload(NamedTuple):
     n: int
     k: int
     batch: int = 1
-    precision: str | None = None
+    precision: Any = None
     layout: str = "row_row"
     epilogue: bool = False
 
@@ -114,7 +114,7 @@ class Workload(NamedTuple):
             alpha_is_zero=False,
             beta_is_zero=True,
             precision=self.precision,
-            has_epilogue=self.epilogue,
+            result=Result(has_functions=self.epilogue),
             takes_complex=True,
         )
         if self.dtype in COMPLEX_PARTS:

@@ -1,0 +1,105 @@
+"""Alpha and beta: what numbers they may be, and what kernels take for them."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from dxgemm.call.route import Route
+from dxgemm.errors import ScalarError, shown
+
+LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
+
+
+def real_number(name: str, value: Any) -> float:
+    """Convert a real number that Python or NumPy holds on the host."""
+    # `int` first: the abstract class takes a microsecond to say the same.
+    is_real = type(value) is int or isinstance(value, numbers.Real)
+    if not is_real or isinstance(value, bool | np.bool_):
+        raise ScalarError(
+            f"gemm: {name} is {shown(value)} ({type(value).__name__}); it must be a real number, "
+            "held by Python or NumPy on the host."
+        )
+    try:
+        converted = float(value)
+    except OverflowError:
+        converted = math.inf
+    except Exception as error:
+        raise ScalarError(f"gemm: {name} is {shown(value)}, and no float: {error}") from error
+    if math.isinf(converted) and value != converted:
+        raise ScalarError(f"gemm: {name} is {shown(value)}, which overflows float64.")
+    return converted
+
+
+def number(name: str, value: Any) -> float | complex:
+    """Convert a number, which is complex if its type is: routes of real operands refuse it."""
+    if type(value) is int or isinstance(value, numbers.Real):  # see `real_number`
+        return real_number(name, value)
+    return complex(value) if isinstance(value, numbers.Complex) else real_number(name, value)
+
+
+def refuse_overflow(name: str, value: float | complex, dtype: str) -> None:
+    """Refuse a finite number, a part of which is beyond the dtype of sums."""
+    for part in (value.real, value.imag):
+        if math.isfinite(part) and abs(part) > LARGEST[dtype]:
+            raise ScalarError(f"gemm: <{name}> is {value}, which overflows {dtype}.")
+
+
+def complex_factor(name: str, value: float | complex, route: Route) -> float | complex:
+    """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
+    if type(value) is not complex:
+        check_fit(name, value.real, route)
+        return value
+    form = route.complex_form
+    if form is None:
+        real_number(f"<{name}>", value)  # refuses it
+    elif value.imag != 0 and form.problem.triangle:
+        raise ScalarError(f"gemm: <{name}> is {value}, but a Hermitian result takes real factors.")
+    check_fit(name, value.real, route)
+    check_fit(name, value.imag, route)
+    return value if value.imag != 0 else value.real
+
+
+def kernel_factors(route: Route, alpha: float, beta: float) -> tuple[float, float]:
+    """Check alpha and beta against the route's sums, and convert them to what the kernel takes.
+
+    If k is 0, alpha becomes 0, NaN included.
+    """
+    check_fits(alpha, beta, route)
+    if route.takes_integers:
+        alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
+    return (0 if route.resolved.problem.k == 0 else alpha), beta
+
+
+def check_fits(alpha: float, beta: float, route: Route) -> None:
+    """Refuse factors beyond the dtype of the route's sums."""
+    check_fit("alpha", alpha, route)
+    check_fit("beta", beta, route)
+
+
+def check_fit(name: str, value: float, route: Route) -> None:
+    """Refuse a number beyond the dtype of the route's sums."""
+    if route.least_scalar <= value <= route.largest_scalar:
+        return
+    if route.takes_integers:
+        raise _no_integer(name, value, route)
+    refuse_overflow(name, value, route.resolved.problem.scalar_dtype)
+
+
+def integer(name: str, value: float, route: Route) -> int:
+    """Convert alpha or beta of a product of integers."""
+    if not value.is_integer():
+        raise _no_integer(name, value, route)
+    return int(value)
+
+
+def _no_integer(name: str, value: float, route: Route) -> ScalarError:
+    problem = route.resolved.problem
+    return ScalarError(
+        f"gemm: <{name}> is {value}, but {problem.dtype} products are summed and scaled as "
+        f"{problem.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
+        f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
+    )
