@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import GroupsConfig
-from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
+from dxgemm.handwritten.parts.groups import make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
 
 
@@ -80,15 +80,13 @@ def make_kernel(
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import scaled
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel
-    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import make_put_element
 
     scalar = np.dtype(dtype).type
     out_dtype = out_dtype or dtype
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype, out_dtype)
-    find_element, find_block = make_find_element(groups), make_find_block(groups)
+    find_element, put = make_find_element(groups), make_put_element(out_dtype)
 
     @device
     def add(values, others):
@@ -101,9 +99,9 @@ def make_kernel(
         # --- This group's element, this thread's place ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
-        matrix, block, _ = find_block(int32(cuda.blockIdx.x), m * n)
+        block: int32 = cuda.blockIdx.x
         member: int32 = thread // groups
-        row, col = find_element(block, thread % groups, m, n)
+        matrix, row, col = find_element(block, thread % groups, m, n)
         is_inside = row < m
         sum_row, sum_col = row, col
         if triangle:
@@ -130,7 +128,7 @@ def make_kernel(
             place = matrix * c.batch + row * c.row + col * c.col
             (value,) = plus_c((scaled(alpha, total),), beta, c, place, 0)
             place = matrix * out.batch + row * out.row + col * out.col
-            view_as(stored, out.data)[place] = narrow(finish(value, matrix, row, col, extra))
+            put(out.data, place, finish(value, matrix, row, col, extra))
 
     return add_slices_kernel
 

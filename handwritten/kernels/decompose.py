@@ -117,6 +117,81 @@ def make_read_ahead(
     return read_ahead
 
 
+def make_magnitudes(is_abreast: bool) -> Callable[..., Any]:
+    """A device function: four values -> the largest magnitude of each line, as bits.
+
+    Among these NaN is the largest.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import float_bits
+
+    @device
+    def magnitudes(values):
+        bits = ()
+        for i in static_range(WIDTH):
+            bits = bits + (int32(float_bits(values[i]) & 0x7FFFFFFF),)
+        if not is_abreast:
+            bits = (max(max(bits[0], bits[1]), max(bits[2], bits[3])),)
+        return bits
+
+    return magnitudes
+
+
+def make_scale_of() -> Callable[..., Any]:
+    """A device function: (largest magnitude of a line, as bits) -> scale, factor and fitness.
+
+    A line is multiplied by its scale, results by its factor. The fitness is 0 if the line is all
+    zeros, 2 if it cannot be split, otherwise 1.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import bits_float
+
+    @device
+    def scale_of(top):
+        exponent = int32((top >> MANTISSA_BITS) - BIAS) if top != 0 else int32(0)
+        is_fit = exponent >= -LARGEST and exponent < LARGEST
+        exponent = exponent if is_fit else int32(0)
+        scale = bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS))
+        factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
+        return scale, factor, int32(0 if top == 0 else 1 if is_fit else 2)
+
+    return scale_of
+
+
+def make_split(slots: int) -> Callable[..., Any]:
+    """A device function: (four values, scales, left) -> hi, lo, weak elements, is_lax.
+
+    The values belong to `slots` lines, whose weak elements are counted; `left` of a single line
+    exist.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
+
+    narrow, widen = NARROW["float16"], WIDEN["float16"]
+    lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
+    strict, strong = float32(STRICT), float32(STRONG)
+
+    @device
+    def split(values, scales, left):
+        hi, lo, weak, is_lax = (), (), (), False
+        for i in static_range(WIDTH):
+            y = values[i] * scales[i % slots]
+            hi_bits = narrow(y)
+            hi = hi + (hi_bits,)
+            lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
+            size = abs(y)
+            is_lax |= (size < strict) & (size != 0)
+            weak = weak + (int32(1 if size < strong and (slots > 1 or i < left) else 0),)
+        if slots == 1:
+            weak = (int32(weak[0] + weak[1] + weak[2] + weak[3]),)
+        return hi, lo, weak, is_lax
+
+    return split
+
+
 def make_kernel(
     config: Config, dtype: str, innermost: str, access: str, epilogue: Any
 ) -> Callable[..., None]:
@@ -130,65 +205,22 @@ def make_kernel(
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, float32, int32, int64
+    from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import bits_float, float_bits, store_vector, zeros
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
+    from dxgemm.handwritten.parts.intrinsics import store_vector, zeros
 
-    narrow, widen = NARROW["float16"], WIDEN["float16"]
-    lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
-    strict, strong = float32(STRICT), float32(STRONG)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    unrolled = config.unrolled
-    abreast = innermost == "mn"
+    abreast, unrolled = innermost == "mn", config.unrolled
     # A thread reads one k of four lines, or four k of one line.
-    slots = WIDTH if abreast else 1
-    lines = config.block_lines(innermost)
+    slots, lines = WIDTH if abreast else 1, config.block_lines(innermost)
     k_step = group_threads if abreast else group_threads * WIDTH
     read_ahead = make_read_ahead(unrolled, k_step, abreast, access == "vector")
+    magnitudes, scale_of, split = make_magnitudes(abreast), make_scale_of(), make_split(slots)
     find_block, put_status = make_find_block(lines), make_put_status(config, slots)
-    merge_largest = make_merge_members(config, groups, (slots,), make_each(slots, max))
-    merge_weak = make_merge_members(config, groups, (slots,), make_each(slots, operator.add))
+    larger_of, sum_of = make_each(slots, max), make_each(slots, operator.add)
+    merge_largest = make_merge_members(config, groups, (slots,), larger_of)
+    merge_weak = make_merge_members(config, groups, (slots,), sum_of)
     find_factors, pad_factors = make_factors(threads)
-
-    @device
-    def magnitudes(values):
-        """The largest magnitude of each line, as bits, among which NaN is the largest."""
-        bits = ()
-        for i in static_range(WIDTH):
-            bits = bits + (int32(float_bits(values[i]) & 0x7FFFFFFF),)
-        if abreast:
-            return bits
-        return (max(max(bits[0], bits[1]), max(bits[2], bits[3])),)
-
-    @device
-    def scale_of(top):
-        """What a line is multiplied by, its factor, and 0 if it is all zeros, 2 if it is unfit."""
-        exponent = int32((top >> MANTISSA_BITS) - BIAS) if top != 0 else int32(0)
-        is_fit = exponent >= -LARGEST and exponent < LARGEST
-        exponent = exponent if is_fit else int32(0)
-        scale = bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS))
-        factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
-        return scale, factor, int32(0 if top == 0 else 1 if is_fit else 2)
-
-    @device
-    def split(values, scales, left):
-        """The parts of four elements; how many of each line are weak, and if one is lax."""
-        hi, lo, weak, is_lax = (), (), (), False
-        for i in static_range(WIDTH):
-            y = values[i] * scales[i % slots]
-            hi_bits = narrow(y)
-            hi = hi + (hi_bits,)
-            lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
-            size = abs(y)
-            is_lax |= (size < strict) & (size != 0)
-            is_weak: int32 = 1 if size < strong else 0
-            weak = weak + (int32(is_weak if abreast or i < left else 0),)
-        if not abreast:
-            weak = (int32(weak[0] + weak[1] + weak[2] + weak[3]),)
-        return hi, lo, weak, is_lax
-
-    each_largest, each_sum = make_each(slots, max), make_each(slots, operator.add)
 
     @gemm_kernel
     def decompose_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -227,7 +259,7 @@ def make_kernel(
         for _ in range(rounds):
             loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
             for ahead in static_range(unrolled):
-                largest = each_largest(largest, magnitudes(loaded[ahead]))
+                largest = larger_of(largest, magnitudes(loaded[ahead]))
             depth += unrolled * k_step
         largest = merge_largest((smem,), place, member, largest)
         if member == 0:
@@ -259,7 +291,7 @@ def make_kernel(
                 left = count if abreast else count - place_k
                 if place_k < k and left > 0:
                     hi, lo, weaker, is_laxer = split(loaded[ahead], scales, left)
-                    weak, is_lax = each_sum(weak, weaker), is_lax | is_laxer
+                    weak, is_lax = sum_of(weak, weaker), is_lax | is_laxer
                     at = target + (place_k * row_items if abreast else place_k)
                     store_vector(parts, at, hi)
                     store_vector(parts, at + part_items, lo)

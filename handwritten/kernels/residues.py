@@ -132,6 +132,80 @@ def make_residue_quad(modulus: int) -> Callable[..., Any]:
     return residue_quad
 
 
+def make_measure() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions larger_of and power_of_two.
+
+    larger_of(values, top) is the largest magnitude so far, by the upper half of its bits, among
+    which NaN is the largest. power_of_two(exponent) is that power.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import upper_bits, upper_bits_double
+
+    @device
+    def larger_of(values, top):
+        for i in static_range(WIDTH):
+            magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
+            # One that is smaller than these bits tell is still not 0.
+            top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
+        return top
+
+    @device
+    def power_of_two(exponent):
+        return upper_bits_double(int32((BIAS + exponent) << UPPER_MANTISSA_BITS))
+
+    return larger_of, power_of_two
+
+
+def make_turn(config: Config) -> Callable[..., Any]:
+    """A device function: (smem, values, read_line, read_k, line, member) -> values along k.
+
+    A tile whose lines a thread has read across is transposed in shared memory; all threads of the
+    block call it together.
+    """
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    pitch, group_threads = config.tile_k + 1, config.threads_per_group
+
+    @device
+    def turn(smem, values, read_line, read_k, line, member):
+        sync_block()
+        for i in static_range(WIDTH):
+            smem[read_line * pitch + read_k + i * group_threads] = values[i]
+        sync_block()
+        turned = ()
+        for i in static_range(WIDTH):
+            turned = turned + (smem[line * pitch + member * WIDTH + i],)
+        return turned
+
+    return turn
+
+
+def make_round() -> Callable[..., Any]:
+    """A device function: (values, is_fit, scale, strict, strong, left) -> integers, weak, is_lax.
+
+    The integers are made positive, and given as their lower and their upper halves; weak is the
+    number of weak ones, is_lax is True if one is lax. Those of an unfit line are 0.
+    """
+    from numba import float64, int32, int64, uint32
+
+    @device
+    def round_all(values, is_fit, scale, strict, strong, left):
+        lower, upper, weak, is_lax = (), (), int32(0), False
+        for i in static_range(WIDTH):
+            y = values[i] * scale if is_fit else float64(0)
+            integer = int64(round(y))
+            size = abs(y)
+            is_lax |= (size < strict) & (float64(integer) != y)
+            weak = int32(weak + (1 if size < strong and i < left else 0))
+            positive = integer + (int64(1) << OFFSET_BITS)
+            lower = lower + (uint32(positive & 0xFFFFFFFF),)
+            upper = upper + (uint32(positive >> 32),)
+        return lower, upper, weak, is_lax
+
+    return round_all
+
+
 def make_kernel(
     config: Config, dtype: str, innermost: str, access: str, count: str, epilogue: Any
 ) -> Callable[..., None]:
@@ -146,40 +220,28 @@ def make_kernel(
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, float64, int32, int64, uint32
+    from numba import cuda, float64, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import store_vector, upper_bits, upper_bits_double
+    from dxgemm.handwritten.parts.intrinsics import store_vector
 
     moduli, moduli_count = MODULI[: int(count)], int(count)
     lines, threads, tile_k = config.groups, config.threads, config.tile_k
-    group_threads = config.threads_per_group
-    pitch = tile_k + 1
-    across = innermost == "mn"
+    group_threads, across = config.threads_per_group, innermost == "mn"
+    smem_items = lines * (tile_k + 1) if across else 1
+    larger_of, power_of_two = make_measure()
+    turn, round_all = make_turn(config), make_round()
     read, quads = make_read(access == "vector"), tuple(map(make_residue_quad, moduli))
     find_block, put_status = make_find_block(lines), make_put_status(config, 1)
     merge_top = make_merge_members(config, lines, (1,), make_each(1, max))
     merge_weak = make_merge_members(config, lines, (1,), make_each(1, operator.add))
     find_factors, pad_factors = make_factors(threads)
 
-    @device
-    def largest_of(values, top):
-        """The largest magnitude, by the upper half of its bits, among which NaN is the largest."""
-        for i in static_range(WIDTH):
-            magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
-            # One that is smaller than these bits tell is still not 0.
-            top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
-        return top
-
-    @device
-    def power_of_two(exponent):
-        return upper_bits_double(int32((BIAS + exponent) << UPPER_MANTISSA_BITS))
-
     @gemm_kernel
     def residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's lines, this thread's place ---
         smem = cuda.shared.array(threads, int32)
         lax_smem = cuda.shared.array(1, int32)
-        tile_smem = cuda.shared.array(lines * pitch if across else 1, float64)
+        tile_smem = cuda.shared.array(smem_items, float64)
         residues, factors, status = extra[0][0], extra[1][0], extra[2][0]
         bits: int32 = extra[3]
         thread: int32 = cuda.threadIdx.x & 1023
@@ -203,7 +265,7 @@ def make_kernel(
         for tile in range(tiles):
             place_k = tile * tile_k + read_k
             index = source + place_k * a.col
-            top = largest_of(read(a.data, index, a.col, step, readable - place_k), top)
+            top = larger_of(read(a.data, index, a.col, step, readable - place_k), top)
         (top,) = merge_top((smem,), int32(read_member * lines + read_line), read_member, (top,))
         if read_member == 0:
             smem[read_line] = top
@@ -235,24 +297,11 @@ def make_kernel(
             values = read(a.data, index, a.col, step, readable - place_k)
             place_k = start + member * WIDTH
             if across:
-                cuda.syncthreads()
-                for i in static_range(WIDTH):
-                    tile_smem[read_line * pitch + read_k + i * group_threads] = values[i]
-                cuda.syncthreads()
-                turned = ()
-                for i in static_range(WIDTH):
-                    turned = turned + (tile_smem[line * pitch + member * WIDTH + i],)
-                values = turned
-            lower, upper = (), ()
-            for i in static_range(WIDTH):
-                y = values[i] * scale if is_fit else float64(0)
-                integer = int64(round(y))
-                size = abs(y)
-                is_lax |= (size < strict) & (float64(integer) != y)
-                weak = int32(weak + (1 if size < strong and place_k + i < k else 0))
-                positive = integer + (int64(1) << OFFSET_BITS)
-                lower = lower + (uint32(positive & 0xFFFFFFFF),)
-                upper = upper + (uint32(positive >> 32),)
+                values = turn(tile_smem, values, read_line, read_k, line, member)
+            lower, upper, weaker, is_laxer = round_all(
+                values, is_fit, scale, strict, strong, k - place_k
+            )
+            weak, is_lax = int32(weak + weaker), is_lax | is_laxer
             if is_inside and place_k < k:
                 for which in static_range(moduli_count):
                     at = target + which * m * row_items + place_k

@@ -246,21 +246,18 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import load_shared
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, make_put_element
 
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, stored)
     taken, line_bytes = columns_for_one(epilogue), sum_line_bytes(config.tile_n)
     piece_threads = line_threads(config.tile_n // taken)
     piece_lines = config.tile_threads // piece_threads
     finish = make_finish(epilogue, "float32", "float32", taken, out_dtype in HALVES)
-    plus_c = make_plus_c("float32", out_dtype, taken)
+    plus_c, put = make_plus_c("float32", out_dtype, taken), make_put_element(out_dtype)
 
     @device
     def elements_out(smem, thread, rows, cols, tile, problem, extra):
         c, out = problem.c, problem.out
         c_start, out_start = int64(tile.matrix) * c.batch, int64(tile.matrix) * out.batch
-        out_typed = view_as(stored, out.data)
         line: int32 = thread // piece_threads
         while line < rows:
             item: int32 = thread % piece_threads * taken
@@ -269,7 +266,7 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
                 row, col = int64(tile.row + line), int64(tile.col + item)
                 values = plus_c(values, problem.beta, c, c_start + row * c.row + col * c.col, c.col)
                 values = finish(values, tile.matrix, row, col, extra)
-                out_typed[out_start + row * out.row + col // taken * out.col] = narrow(values[0])
+                put(out.data, out_start + row * out.row + col // taken * out.col, values[0])
                 item += piece_threads * taken
             line += piece_lines
 
