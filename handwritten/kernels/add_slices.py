@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import GroupsConfig
+from dxgemm.handwritten.parts.groups import make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
 
 
@@ -77,17 +78,21 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import divide, scaled
-    from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.unroll import device, gemm_kernel
+    from dxgemm.handwritten.parts.widening import make_put_element
 
     scalar = np.dtype(dtype).type
     out_dtype = out_dtype or dtype
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype, out_dtype)
-    find_element = make_find_element(groups)
+    find_element, put = make_find_element(groups), make_put_element(out_dtype)
+
+    @device
+    def add(values, others):
+        return (values[0] + others[0],)
+
+    merge_members = make_merge_members(config, groups, (1,), add)
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -95,10 +100,8 @@ def make_kernel(
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
-        blocks: int32 = (m * n + groups - 1) // groups
-        matrix = divide(block, blocks)
         member: int32 = thread // groups
-        row, col = find_element(block - matrix * blocks, thread % groups, m, n)
+        matrix, row, col = find_element(block, thread % groups, m, n)
         is_inside = row < m
         sum_row, sum_col = row, col
         if triangle:
@@ -119,21 +122,13 @@ def make_kernel(
                     total += a.data[place + part * a.col] + a.data[across + part * a.col]
                 else:
                     total += a.data[place + part * a.col]
-        # --- Sums of the members, pairwise ---
-        step = group_threads // 2
-        while step > 0:
-            cuda.syncthreads()
-            smem[thread] = total
-            cuda.syncthreads()
-            if member < step:
-                total += smem[thread + step * groups]
-            step //= 2
+        (total,) = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:
             place = matrix * c.batch + row * c.row + col * c.col
             (value,) = plus_c((scaled(alpha, total),), beta, c, place, 0)
             place = matrix * out.batch + row * out.row + col * out.col
-            view_as(stored, out.data)[place] = narrow(finish(value, matrix, row, col, extra))
+            put(out.data, place, finish(value, matrix, row, col, extra))
 
     return add_slices_kernel
 

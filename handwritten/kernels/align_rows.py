@@ -11,10 +11,9 @@ Source: `line_tiles`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, make_chunk_loads
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
 
@@ -22,31 +21,18 @@ WARP = 32
 STEPS = 4  # chunks of a thread
 
 
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Threads of a block."""
-
-    threads: int
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return CHUNK_BYTES
-
-    def __str__(self) -> str:
-        return f"threads {self.threads}"
-
-
-def variant(config: Config, problem: Any) -> tuple[str]:
+def variant(config: ThreadsConfig, problem: Any) -> tuple[str]:
     """Order of the elements of a row: "row" if they are neighbours in memory, else "any"."""
     return ("row" if problem.a.col == 1 or problem.n == 1 else "any",)
 
 
-def tile(config: Config, order: str) -> tuple[int, int]:
+def tile(config: ThreadsConfig, order: str) -> tuple[int, int]:
     """Rows and chunks of a block: the threads of a warp along a row, or across the rows."""
     warps = config.threads // WARP
     return (warps * STEPS, WARP) if order == "row" else (WARP, warps * STEPS)
 
 
-def block_count(config: Config, problem: Any) -> int:
+def block_count(config: ThreadsConfig, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
     rows, chunks = tile(config, *variant(config, problem))
     row_chunks = -(-problem.n * ITEM_BYTES[problem.dtype] // CHUNK_BYTES)
@@ -55,7 +41,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def make_kernel(
-    config: Config, dtype: str, order: str, epilogue: Any = None
+    config: ThreadsConfig, dtype: str, order: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one variant, as a Python function to compile; `epilogue` may hold indices."""
     from numba import cuda, int32, int64
@@ -121,7 +107,7 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(threads=256),),
+    configs=(ThreadsConfig(threads=256),),
     dtypes=("float16", "bfloat16", "float32", "float64", "int8"),
     variant=variant,
     block_count=block_count,

@@ -15,26 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.frames.resident import make_resident_kernel
 from dxgemm.handwritten.kernels import small_batch
-from dxgemm.handwritten.parts.batch_tiles import (
-    FAR,
-    SHARED_A,
-    batch_notes,
-    block_count,
-    make_find_matrix,
-    make_line_copy,
-    resident_blocks,
-)
+from dxgemm.handwritten.parts.batch_multiply import make_fma_multiply
+from dxgemm.handwritten.parts.batch_place import make_batch_place
+from dxgemm.handwritten.parts.batch_store import Store
+from dxgemm.handwritten.parts.batch_tiles import FAR, batch_notes, block_count
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
 from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.configs import REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.unroll import device
 
 QUARTERS, WARP = 4, 32
 MOST_UNROLLED_K = 4  # a step has four times the instructions of a real one
@@ -50,16 +46,47 @@ class Config(small_batch.Config):
         if self.tile_m % 2 or self.thread_n % 2 or self.tile_k % (2 * self.parts):
             yield "tiles, and parts of k, are read in vectors of 2"
 
-    def _resident_blocks(self, dtype: str, registers: int) -> int:
+    def tile_registers(self, dtype: str) -> int:
+        """Registers of sums, of a vector a row, of a row of b and of the same times i."""
         size = np.dtype(dtype).itemsize
-        width = VECTOR_BYTES // size
-        # Sums, a vector a row, a row of b and the same times i.
-        elements = self.thread_m * (self.thread_n + width) + 2 * self.thread_n
-        registers += elements * size // 4
+        elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 2 * self.thread_n
+        return elements * size // 4
+
+    def _resident_blocks(self, dtype: str, registers: int) -> int:
         # Whole warps take registers, each of the quarter of an SM that it runs on.
-        warps = QUARTERS * (REGISTERS_PER_SM // QUARTERS // (WARP * registers))
+        registers_each = registers + self.tile_registers(dtype)
+        warps = QUARTERS * (REGISTERS_PER_SM // QUARTERS // (WARP * registers_each))
         by_warps = max(1, warps // -(-self.threads // WARP))
-        return min(by_warps, resident_blocks(self.threads, registers, self.smem_bytes(dtype)))
+        return min(by_warps, super()._resident_blocks(dtype, registers))
+
+
+def make_store(
+    config: Config, dtype: str, rows: tuple[int, int, int], cols: tuple[int, int, int],
+    epilogue: Any, is_far: bool,
+) -> Store:  # fmt: skip
+    """The store of complex sums, by `make_store_complex`."""
+    from numba import int32, int64
+
+    (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
+    elements = ThreadTile(row_count, col_count, row_group, col_group, row_width)
+    index = int64 if is_far else int32
+    tile_bytes, tile_threads = config.tile_bytes(dtype), config.tile_threads
+    store_complex = make_store_complex(
+        elements, dtype, index, epilogue, config.threads, config.smem_bytes(dtype)
+    )
+
+    @device
+    def store(sums, smem, row, col, tile, problem, is_inside, extra):
+        if tile.exists:
+            thread: int32 = tile.member * tile_threads + tile.thread
+            store_complex(
+                sums, int32(smem - tile.member * tile_bytes), thread, tile.matrix,
+                int32(tile.row + row), int32(tile.col + col), problem.m, problem.n,
+                problem.alpha, problem.beta, problem.c, problem.c.start, problem.out,
+                problem.out.start, extra,
+            )  # fmt: skip
+
+    return Store(store, takes_smem=bool(epilogue.stages))
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -81,162 +108,14 @@ def make_kernel(
         a_mode, b_mode, notes: see `variant`.
         epilogue: a `Fusion` that ends with two numbers.
     """
-    from numba import cuda, int32, int64
-
-    from dxgemm.handwritten.parts.intrinsics import (
-        commit_copies,
-        global_address,
-        load_shared,
-        load_vectors,
-        shared_address,
-        wait_copies,
-        zeros,
-    )
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-
-    real = np.dtype(COMPLEX_PARTS[dtype]).type
-    item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
-    vector = 2 * width  # their parts
-    index = int64 if FAR in notes else int32
-    is_fused = bool(epilogue.stages)
-    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-    thread_m, thread_n = config.thread_m, config.thread_n
-    threads_m, threads_n = config.threads_m, config.threads_n
-    a_is_along_k = a_mode.startswith("row")
-    parts, part_k = config.parts, tile_k // config.parts
-    tile_bytes, a_bytes = config.tile_bytes(dtype), config.operand_bytes(tile_m, dtype)
-    a_line_bytes = config.line_bytes(tile_k if a_is_along_k else tile_m, dtype)
-    b_line_bytes = config.line_bytes(tile_n, dtype)
-    a_row_bytes, a_k_bytes = (
-        (a_line_bytes, item_size) if a_is_along_k else (item_size, a_line_bytes)
-    )
-    row_width = 1 if a_is_along_k else config.rows_together(dtype)
-    row_group, col_group = threads_m * row_width, threads_n * width
-    unrolled_k = gcd(part_k, MOST_UNROLLED_K)
-    in_eights = threads_m % 4 == 0 and threads_n % 2 == 0  # as in `small_batch`
-    find_matrix = make_find_matrix(config)
-    a_copy, a_copy_predicated = make_line_copy(
-        a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item_size, a_line_bytes,
-        config.tile_threads, dtype, is_cached=SHARED_A in notes,
-    )  # fmt: skip
-    if b_mode == "col":  # transposed on the way
-        b_copy, b_copy_predicated = make_line_copy(
-            True, False, part_k, tile_n, b_line_bytes, item_size, config.tile_threads, dtype,
-            small_batch.LANES_K,
-        )  # fmt: skip
-    else:
-        b_copy, b_copy_predicated = make_line_copy(
-            False, b_mode.endswith("16"), part_k, tile_n, item_size, b_line_bytes,
-            config.tile_threads, dtype, is_cached=True,
-        )  # fmt: skip
-    add_products = make_add_products(thread_m, thread_n, conjugates)
-    store_complex = make_store_complex(
-        ThreadTile(thread_m, thread_n, row_group, col_group, row_width), dtype, index, epilogue,
-        config.threads, config.smem_bytes(dtype),
-    )  # fmt: skip
-
-    @gemm_kernel
-    def complex_batch_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This tile, this thread's place ---
-        m, n, k = int32(m), int32(n), int32(k)
-        thread, member, exists, matrix, tile_row, tile_col = find_matrix(
-            int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023), m, n, int32(batch)
-        )
-        if in_eights:
-            group: int32 = thread // 8
-            lane: int32 = thread % 8
-            row: int32 = (group // (threads_n // 2) * 4 + lane // 2) * row_width
-            col: int32 = (group % (threads_n // 2) * 2 + lane % 2) * width
-        else:
-            row = thread // threads_n * row_width
-            col = thread % threads_n * width
-        rows: int32 = m - tile_row
-        cols: int32 = n - tile_col
-        left: int32 = k
-        is_inside = rows >= tile_m and cols >= tile_n
-        smem: int32 = shared_address(cuda.shared.array(0, int32))
-        a_smem: int32 = smem + member * tile_bytes
-        b_smem: int32 = a_smem + a_bytes
-        a_address: int32 = a_smem + row * a_row_bytes
-        b_address: int32 = b_smem + col * item_size
-        a_bytes_m, a_bytes_k = index(a.row * item_size), index(a.col * item_size)
-        b_bytes_n, b_bytes_k = index(b.col * item_size), index(b.row * item_size)
-        place = int64(matrix)
-        a_source = (
-            global_address(a.data) + place * a.batch * item_size
-            + int64(int32(tile_row)) * int64(a_bytes_m)
-        )  # fmt: skip
-        b_source = (
-            global_address(b.data) + place * b.batch * item_size
-            + int64(int32(tile_col)) * int64(b_bytes_n)
-        )  # fmt: skip
-
-        # --- Main loop: all parts of a tile of k on their way at once ---
-        acc = zeros(real, 2 * thread_m * thread_n)
-        steps: int32 = (k + tile_k - 1) // tile_k
-        for step in range(steps):
-            for part in static_range(parts):
-                a_to: int32 = a_smem + part * part_k * a_k_bytes
-                b_to: int32 = b_smem + part * part_k * b_line_bytes
-                if is_inside and left >= tile_k:
-                    a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
-                    b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
-                else:
-                    depth: int32 = left - part * part_k
-                    a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
-                commit_copies()
-                a_source += int64(int32(part_k)) * int64(a_bytes_k)
-                b_source += int64(int32(part_k)) * int64(b_bytes_k)
-
-            a_step, b_step = a_address, b_address
-            for part in static_range(parts):
-                wait_copies(parts - 1 - part)
-                cuda.syncthreads()
-                for _ in range(part_k // unrolled_k):
-                    for first_k in static_range(0, unrolled_k, width):
-                        a_parts = ()
-                        if a_is_along_k:
-                            for i in static_range(thread_m):
-                                a_parts = a_parts + load_shared(
-                                    real, vector, a_step,
-                                    i * row_group * a_row_bytes + first_k * a_k_bytes,
-                                )  # fmt: skip
-                        else:
-                            for kk in static_range(first_k, first_k + width):
-                                for i in static_range(thread_m // row_width):
-                                    a_parts = a_parts + load_shared(
-                                        real, 2 * row_width, a_step,
-                                        i * row_group * a_row_bytes + kk * a_k_bytes,
-                                    )  # fmt: skip
-                        for kk in static_range(width):
-                            a_frag = ()
-                            for i in static_range(thread_m):
-                                at = i * width + kk if a_is_along_k else kk * thread_m + i
-                                a_frag = a_frag + (a_parts[2 * at], a_parts[2 * at + 1])
-                            b_frag = load_vectors(
-                                real, vector, b_step, (first_k + kk) * b_line_bytes,
-                                col_group * item_size, thread_n // width,
-                            )  # fmt: skip
-                            acc = add_products(acc, a_frag, b_frag)
-                    a_step = int32(a_step + unrolled_k * a_k_bytes)
-                    b_step = int32(b_step + unrolled_k * b_line_bytes)
-            left -= tile_k
-            if step + 1 < steps:
-                cuda.syncthreads()  # before the next tile overwrites this one
-
-        # --- Epilogue ---
-        if is_fused:
-            cuda.syncthreads()  # the tiles of a and b have been read
-        if exists:
-            store_complex(
-                acc, smem, int32(cuda.threadIdx.x & 1023), matrix, int32(tile_row + row),
-                int32(tile_col + col), m, n, alpha, beta,
-                c, place * c.batch, out, place * out.batch, extra,
-            )  # fmt: skip
-
-    return complex_batch_kernel
+    a_load, b_load, places = small_batch.make_loads(config, dtype, a_mode, b_mode, notes)
+    rows, cols = config.thread_spread(a_mode, dtype)
+    add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
+    scalar = np.dtype(COMPLEX_PARTS[dtype]).type
+    multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, add_products)
+    store = make_store(config, dtype, rows, cols, epilogue, FAR in notes)
+    place = make_batch_place(config)
+    return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
 
 
 KERNEL = Kernel(

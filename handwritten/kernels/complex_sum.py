@@ -24,28 +24,20 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.complex_product import make_plus_multiple, make_scale
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 
 OF_PARTS = ("of parts", "of parts, conjugate")  # products of which only a goes in parts
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(ThreadsConfig):
     """Threads of a block, each with an element."""
-
-    threads: int
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return 8 * np.dtype(dtype).itemsize
 
     @property
     def elements(self) -> int:
         """Elements of a block."""
         return self.threads
-
-    def __str__(self) -> str:
-        return f"threads {self.threads}"
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -72,23 +64,21 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import complex_of, divide, load_vector, store_vector
+    from dxgemm.handwritten.parts.intrinsics import complex_of, load_vector, store_vector
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
-    scalar, threads = np.dtype(dtype).type, config.threads
+    scalar = np.dtype(dtype).type
     factors, is_real = len(epilogue.operands) - 2, epilogue.is_real
     is_fused = bool(epilogue.stages)
     complex_dtype = np.result_type(scalar, np.complex64).name
     finish = make_finish(epilogue, dtype, dtype if is_real else complex_dtype)
-    find_element = make_find_element(threads)
+    find_element = make_find_element(config.threads)
     scale, plus_multiple = make_scale(1), make_plus_multiple(1)
 
     @gemm_kernel
     def complex_sum_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        blocks: int32 = (m * n + threads - 1) // threads
         block: int32 = cuda.blockIdx.x
-        matrix = divide(block, blocks)
-        row, col = find_element(block - matrix * blocks, cuda.threadIdx.x & 1023, m, n)
+        matrix, row, col = find_element(block, cuda.threadIdx.x & 1023, m, n)
         is_written = row < m
         if products == "lower":
             is_written = is_written and row >= col

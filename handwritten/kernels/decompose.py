@@ -25,6 +25,7 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,13 +34,14 @@ from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
     LARGEST,
-    PADDING,
     SCHEMES,
-    STATUS_ITEMS,
     UNFIT,
     WIDTH,
 )
+from dxgemm.handwritten.parts.groups import make_each, make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.line_status import make_factors, make_put_status
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 TOP = 14  # exponent of the largest element of a scaled line
 BIAS, MANTISSA_BITS = 127, 23  # of float32
@@ -80,6 +82,116 @@ def block_count(config: Config, problem: Any) -> int:
     return blocks
 
 
+def make_read_ahead(
+    unrolled: int, k_step: int, is_abreast: bool, reads_vectors: bool
+) -> Callable[..., Any]:
+    """A device function: four elements at each of the next places along k, all under way at once.
+
+    (pointer, source, depth, k_stride, step, count, k) -> `unrolled` tuples, k_step apart. `count`
+    elements exist: lines abreast if MN-major, else elements of the line.
+    """
+    from numba import float32
+
+    from dxgemm.handwritten.parts.intrinsics import load_vector
+
+    @device
+    def read(pointer, index, step, count):
+        """Four neighbours, zeros beyond `count`."""
+        if reads_vectors and count >= WIDTH:
+            return load_vector(float32, WIDTH, pointer, index)
+        values = ()
+        for i in static_range(WIDTH):
+            values = values + (pointer[index + i * step] if i < count else float32(0),)
+        return values
+
+    @device
+    def read_ahead(pointer, source, depth, k_stride, step, count, k):
+        loaded = ()
+        for ahead in static_range(unrolled):
+            place_k = depth + ahead * k_step
+            left = count if is_abreast else count - place_k
+            index = source + place_k * k_stride
+            loaded = loaded + (read(pointer, index, step, left if place_k < k else 0),)
+        return loaded
+
+    return read_ahead
+
+
+def make_magnitudes(is_abreast: bool) -> Callable[..., Any]:
+    """A device function: four values -> the largest magnitude of each line, as bits.
+
+    Among these NaN is the largest.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import float_bits
+
+    @device
+    def magnitudes(values):
+        bits = ()
+        for i in static_range(WIDTH):
+            bits = bits + (int32(float_bits(values[i]) & 0x7FFFFFFF),)
+        if not is_abreast:
+            bits = (max(max(bits[0], bits[1]), max(bits[2], bits[3])),)
+        return bits
+
+    return magnitudes
+
+
+def make_scale_of() -> Callable[..., Any]:
+    """A device function: (largest magnitude of a line, as bits) -> scale, factor and fitness.
+
+    A line is multiplied by its scale, results by its factor. The fitness is 0 if the line is all
+    zeros, 2 if it cannot be split, otherwise 1.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import bits_float
+
+    @device
+    def scale_of(top):
+        exponent = int32((top >> MANTISSA_BITS) - BIAS) if top != 0 else int32(0)
+        is_fit = exponent >= -LARGEST and exponent < LARGEST
+        exponent = exponent if is_fit else int32(0)
+        scale = bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS))
+        factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
+        return scale, factor, int32(0 if top == 0 else 1 if is_fit else 2)
+
+    return scale_of
+
+
+def make_split(slots: int) -> Callable[..., Any]:
+    """A device function: (four values, scales, left) -> hi, lo, weak elements, is_lax.
+
+    The values belong to `slots` lines, whose weak elements are counted; `left` of a single line
+    exist.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
+
+    narrow, widen = NARROW["float16"], WIDEN["float16"]
+    lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
+    strict, strong = float32(STRICT), float32(STRONG)
+
+    @device
+    def split(values, scales, left):
+        hi, lo, weak, is_lax = (), (), (), False
+        for i in static_range(WIDTH):
+            y = values[i] * scales[i % slots]
+            hi_bits = narrow(y)
+            hi = hi + (hi_bits,)
+            lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
+            size = abs(y)
+            is_lax |= (size < strict) & (size != 0)
+            weak = weak + (int32(1 if size < strong and (slots > 1 or i < left) else 0),)
+        if slots == 1:
+            weak = (int32(weak[0] + weak[1] + weak[2] + weak[3]),)
+        return hi, lo, weak, is_lax
+
+    return split
+
+
 def make_kernel(
     config: Config, dtype: str, innermost: str, access: str, epilogue: Any
 ) -> Callable[..., None]:
@@ -93,81 +205,42 @@ def make_kernel(
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, float32, int32, int64
+    from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        bits_float,
-        device_function,
-        divide,
-        float_bits,
-        load_vector,
-        store_vector,
-    )
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
+    from dxgemm.handwritten.parts.intrinsics import store_vector, zeros
 
-    narrow, widen = NARROW["float16"], WIDEN["float16"]
-    lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
-    strict, strong = float32(STRICT), float32(STRONG)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    unrolled = config.unrolled
-    abreast = innermost == "mn"
+    abreast, unrolled = innermost == "mn", config.unrolled
     # A thread reads one k of four lines, or four k of one line.
-    slots = WIDTH if abreast else 1
-    lines = config.block_lines(innermost)
+    slots, lines = WIDTH if abreast else 1, config.block_lines(innermost)
     k_step = group_threads if abreast else group_threads * WIDTH
-    vectors = access == "vector"
-
-    def read(pointer, index, step, count):
-        """Four neighbours, zeros beyond `count`."""
-        if vectors and count >= WIDTH:
-            return load_vector(float32, WIDTH, pointer, index)
-        values = ()
-        for i in static_range(WIDTH):
-            values = values + (pointer[index + i * step] if i < count else float32(0),)
-        return values
-
-    read = device_function(unroll(read))
-
-    def read_ahead(pointer, source, depth, k_stride, step, count, k):
-        """Read four elements at each of the next `unrolled` places along k, all under way at once.
-
-        `count` elements exist: lines abreast if MN-major, else elements of the line.
-        """
-        loaded = ()
-        for ahead in static_range(unrolled):
-            place_k = depth + ahead * k_step
-            left = count if abreast else count - place_k
-            index = source + place_k * k_stride
-            loaded = loaded + (read(pointer, index, step, left if place_k < k else 0),)
-        return loaded
-
-    read_ahead = device_function(unroll(read_ahead))
+    read_ahead = make_read_ahead(unrolled, k_step, abreast, access == "vector")
+    magnitudes, scale_of, split = make_magnitudes(abreast), make_scale_of(), make_split(slots)
+    find_block, put_status = make_find_block(lines), make_put_status(config, slots)
+    larger_of, sum_of = make_each(slots, max), make_each(slots, operator.add)
+    merge_largest = make_merge_members(config, groups, (slots,), larger_of)
+    merge_weak = make_merge_members(config, groups, (slots,), sum_of)
+    find_factors, pad_factors = make_factors(threads)
 
     @gemm_kernel
     def decompose_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's lines, this thread's place ---
         smem = cuda.shared.array(threads * slots, int32)
         lax_smem = cuda.shared.array(1, int32)
-        parts, _ = extra[0]
-        factors, _ = extra[1]
-        status, _ = extra[2]
+        parts, factors, status = extra[0][0], extra[1][0], extra[2][0]
         thread: int32 = cuda.threadIdx.x & 1023
-        block: int32 = cuda.blockIdx.x
-        blocks: int32 = (m + lines - 1) // lines
-        matrix = divide(block, blocks)
+        matrix, block, blocks = find_block(int32(cuda.blockIdx.x), m)
         if abreast:
             group: int32 = thread % groups
             member: int32 = thread // groups
-            line = int64(block - matrix * blocks) * lines + group * WIDTH
+            line = int64(block) * lines + group * WIDTH
             inner, rows = m, k
         else:
             group = thread // group_threads
             member = thread % group_threads
-            line = int64(block - matrix * blocks) * lines + group
+            line = int64(block) * lines + group
             inner, rows = k, m
         place: int32 = member * groups + group
-        factors_pitch = (m + PADDING - 1) // PADDING * PADDING
         row_items = (inner + 7) // 8 * 8
         part_items = rows * row_items
         source = matrix * a.batch + line * a.row
@@ -180,41 +253,15 @@ def make_kernel(
             target += line * row_items
 
         # --- First pass: the largest magnitude of each line ---
-        # Magnitudes are compared as bits, among which NaN is the largest.
-        largest = ()
-        for _ in static_range(slots):
-            largest = largest + (int32(0),)
+        largest = zeros(int32, slots)
         rounds: int32 = (k + unrolled * k_step - 1) // (unrolled * k_step)
         depth = first
         for _ in range(rounds):
             loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
             for ahead in static_range(unrolled):
-                values = loaded[ahead]
-                bits = ()
-                for i in static_range(WIDTH):
-                    bits = bits + (int32(float_bits(values[i]) & 0x7FFFFFFF),)
-                if abreast:
-                    larger = ()
-                    for i in static_range(slots):
-                        larger = larger + (max(largest[i], bits[i]),)
-                    largest = larger
-                else:
-                    top = max(max(bits[0], bits[1]), max(bits[2], bits[3]))
-                    largest = (max(largest[0], top),)
+                largest = larger_of(largest, magnitudes(loaded[ahead]))
             depth += unrolled * k_step
-        half: int32 = group_threads // 2
-        while half > 0:
-            for i in static_range(slots):
-                smem[i * threads + place] = largest[i]
-            cuda.syncthreads()
-            if member < half:
-                larger = ()
-                for i in static_range(slots):
-                    other = smem[i * threads + place + half * groups]
-                    larger = larger + (max(largest[i], other),)
-                largest = larger
-            cuda.syncthreads()
-            half = half // 2
+        largest = merge_largest((smem,), place, member, largest)
         if member == 0:
             for i in static_range(slots):
                 smem[i * threads + group] = largest[i]
@@ -223,29 +270,19 @@ def make_kernel(
         cuda.syncthreads()
 
         # --- Powers of two that scale the lines ---
-        scales = ()
-        fits = ()
+        factors_at = find_factors(matrix, m)
+        scales, fits = (), ()
         for i in static_range(slots):
-            top = smem[i * threads + group]
-            exponent = int32((top >> MANTISSA_BITS) - BIAS) if top != 0 else int32(0)
-            is_fit = exponent >= -LARGEST and exponent < LARGEST
-            exponent = exponent if is_fit else int32(0)
-            scales = scales + (bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS)),)
-            # 0 for a line of zeros, which has no weak elements; 2 for one that cannot be split.
-            fits = fits + (int32(0 if top == 0 else 1 if is_fit else 2),)
+            scale, factor, fit = scale_of(smem[i * threads + group])
+            scales, fits = scales + (scale,), fits + (fit,)
             if member == 0 and line + i < m:
-                factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
-                factors[matrix * factors_pitch + line + i] = factor
-        if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
-            for i in range(m + thread, factors_pitch, threads):
-                factors[matrix * factors_pitch + i] = float32(0)
+                factors[factors_at + line + i] = factor
+        if block == blocks - 1:
+            pad_factors(factors, factors_at, thread, m)
         cuda.syncthreads()
 
         # --- Second pass: the parts, from the end to the beginning ---
-        weak = ()
-        for _ in static_range(slots):
-            weak = weak + (int32(0),)
-        is_lax = False
+        weak, is_lax = zeros(int32, slots), False
         for _ in range(rounds):
             depth -= unrolled * k_step
             loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
@@ -253,58 +290,21 @@ def make_kernel(
                 place_k = depth + ahead * k_step
                 left = count if abreast else count - place_k
                 if place_k < k and left > 0:
-                    values = loaded[ahead]
-                    hi, lo, weaker = (), (), ()
-                    for i in static_range(WIDTH):
-                        y = values[i] * scales[i % slots]
-                        hi_bits = narrow(y)
-                        hi = hi + (hi_bits,)
-                        lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
-                        size = abs(y)
-                        is_lax |= (size < strict) & (size != 0)
-                        is_weak: int32 = 1 if size < strong else 0
-                        if abreast:
-                            weaker = weaker + (int32(weak[i] + is_weak),)
-                        elif i < left:
-                            weak = (int32(weak[0] + is_weak),)
-                    if abreast:
-                        weak = weaker
-                        at = target + place_k * row_items
-                    else:
-                        at = target + place_k
+                    hi, lo, weaker, is_laxer = split(loaded[ahead], scales, left)
+                    weak, is_lax = sum_of(weak, weaker), is_lax | is_laxer
+                    at = target + (place_k * row_items if abreast else place_k)
                     store_vector(parts, at, hi)
                     store_vector(parts, at + part_items, lo)
         # --- Status of the block ---
         if is_lax:
             lax_smem[0] = 1
-        half = group_threads // 2
-        while half > 0:
-            for i in static_range(slots):
-                smem[i * threads + place] = weak[i]
-            cuda.syncthreads()
-            if member < half:
-                weaker = ()
-                for i in static_range(slots):
-                    weaker = weaker + (int32(weak[i] + smem[i * threads + place + half * groups]),)
-                weak = weaker
-            cuda.syncthreads()
-            half = half // 2
-        if member == 0:
-            for i in static_range(slots):
-                if line + i >= m or fits[i] == 0:
-                    smem[i * threads + group] = 0
-                elif fits[i] == 1:
-                    smem[i * threads + group] = weak[i]
-                else:
-                    smem[i * threads + group] = UNFIT
+        weak = merge_weak((smem,), place, member, weak)
+        for i in static_range(slots):
+            if member == 0:
+                is_known = line + i < m and fits[i] != 0
+                smem[i * threads + group] = (weak[i] if fits[i] == 1 else UNFIT) * is_known
         cuda.syncthreads()
-        if thread == 0:
-            weakest = int32(0)
-            for index in range(groups):
-                for i in static_range(slots):
-                    weakest = max(weakest, smem[i * threads + index])
-            status[block * STATUS_ITEMS] = weakest
-            status[block * STATUS_ITEMS + 1] = lax_smem[0]
+        put_status(smem, lax_smem, status, int32(cuda.blockIdx.x), thread)
 
     return decompose_kernel
 

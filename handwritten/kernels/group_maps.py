@@ -13,29 +13,15 @@ Source: PTX ISA, "tensormap.replace"; NVIDIA's CUTLASS, `KernelPtrArrayTmaWarpSp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.group_table import FIRST, ITEM_BYTES, MAP_BYTES, ROW_ITEMS, SIZE
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Threads of the block."""
-
-    threads: int
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return 64
-
-    def __str__(self) -> str:
-        return f"{self.threads} threads"
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 
 
 def make_kernel(
-    config: Config, dtype: str, a_innermost: str, b_innermost: str, epilogue: Any = None
+    config: ThreadsConfig, dtype: str, a_innermost: str, b_innermost: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel, as a Python function to compile.
 
@@ -75,7 +61,7 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(threads=128),),
+    configs=(ThreadsConfig(threads=128),),
     dtypes=("float16", "bfloat16"),
     only_arch=90,
     variant=wgmma_layouts.variant,

@@ -23,30 +23,17 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.group_table import FIELDS, make_find_part
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig, one_block
 
 SHARED = ("m", "n", "k")  # dimensions that may be shared out
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Threads of the block."""
-
-    threads: int
+class Config(ThreadsConfig):
+    """Threads of the block, which share what each has found."""
 
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * 8
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return 64
-
-    def __str__(self) -> str:
-        return f"{self.threads} threads"
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """One block."""
-    return 1
 
 
 def table_items(problems: int) -> int:
@@ -163,5 +150,5 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config(threads=256),),
     simulator_configs=(Config(threads=4),),
-    block_count=block_count,
+    block_count=one_block,
 )

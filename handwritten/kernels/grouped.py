@@ -20,15 +20,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dxgemm.handwritten.kernels import small_batch, tensor_batch
 from dxgemm.handwritten.kernels.tensor_batch import Config as TensorConfig
-from dxgemm.handwritten.parts.batch_tiles import block_count, make_find_matrix
+from dxgemm.handwritten.parts.batch_place import Matrix, Product, Tile, make_find_matrix
+from dxgemm.handwritten.parts.batch_tiles import block_count
 from dxgemm.handwritten.parts.batch_tiles import distance as distance  # re-exported
 from dxgemm.handwritten.parts.group_table import make_find_problem
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import operand_mode
+from dxgemm.handwritten.parts.unroll import device
 
 ALIKE, TABLE = "alike", "table"  # kinds of kernels
 START_BYTES = 32  # of an equal problem: four starts
@@ -80,88 +80,77 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
     file = tensor_batch if isinstance(config, TensorConfig) else small_batch
-    compute_tile = file.make_compute_tile(config, dtype, a_mode, b_mode, *notes)
-    make = _make_alike if kind == ALIKE else _make_table
-    return make(config, dtype, compute_tile)
+    place = make_alike_place(config) if kind == ALIKE else make_table_place(config)
+    return file.make_kernel(config, dtype, a_mode, b_mode, *notes, place=place)
 
 
-def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
-    """Make the kernel for problems that differ in addresses alone.
+def make_alike_place(config: Any) -> Callable[..., Any]:
+    """The place for problems that differ in addresses alone, the starts of which `extra` holds."""
+    from numba import int32, int64
 
-    Its parameters are those of a batch; the last one holds the starts.
-    """
-    from numba import cuda, int32, int64
+    from dxgemm.handwritten.parts.intrinsics import global_address, load_global
 
-    from dxgemm.handwritten.parts.intrinsics import global_address, load_global, shared_address
-    from dxgemm.handwritten.parts.unroll import gemm_kernel
-
-    scalar = np.dtype(dtype).type
-    tile_k, tile_bytes = config.tile_k, config.tile_bytes(dtype)
     find_matrix = make_find_matrix(config)
 
-    @gemm_kernel
-    def alike_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+    @device
+    def place(given, block, thread, extra):
+        a, b, c, out, alpha, beta, m, n, k, batch = given
         m, n, k = int32(m), int32(n), int32(k)
-        thread, member, exists, problem, tile_row, tile_col = find_matrix(
-            int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023), m, n, int32(batch)
-        )
-        starts = global_address(extra[0][0]) + int64(problem) * START_BYTES
+        tile = find_matrix(block, thread, m, n, k, int32(batch))
+        starts = global_address(extra[0][0]) + int64(tile.matrix) * START_BYTES
         a_start, b_start = load_global(int64, 2, starts, 0)
         c_start, out_start = load_global(int64, 2, starts, 16)
-        compute_tile(
-            thread, int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes),
-            exists, 0, tile_row, tile_col, int32((k + tile_k - 1) // tile_k), alpha, beta, m, n, k,
-            a, a_start, b, b_start,
-            c, c_start, out, out_start, (),
+        return tile, Product(
+            Matrix(a.data, a_start, 0, a.row, a.col), Matrix(b.data, b_start, 0, b.row, b.col),
+            Matrix(c.data, c_start, 0, c.row, c.col),
+            Matrix(out.data, out_start, 0, out.row, out.col), alpha, beta, m, n, k, batch,
         )  # fmt: skip
 
-    return alike_kernel
+    return place
 
 
-def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
-    """Make the kernel for problems that differ in sizes or strides.
+def make_table_place(config: Any) -> Callable[..., Any]:
+    """The place for problems that differ in sizes or strides.
 
-    Its parameter m counts problems, `batch` counts tiles, and k is the longest k of all. The last
-    parameter holds the table and the scalars.
+    The kernel's parameter m counts problems, `batch` counts tiles, and k is the longest k of all.
+    `extra` holds the table and the scalars.
     """
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import divide, shared_address
-    from dxgemm.handwritten.parts.unroll import Operand, gemm_kernel
+    from dxgemm.handwritten.parts.intrinsics import divide
 
-    scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     tile_threads, matrices = config.tile_threads, config.matrices
-    tile_bytes = config.tile_bytes(dtype)
     find_problem = make_find_problem()
 
-    @gemm_kernel
-    def table_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        thread = int32(cuda.threadIdx.x & 1023)
-        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
-        smem: int32 = shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes
-        table, scalars = extra[0][0], extra[1][0]
+    @device
+    def matrix_at(data, table, at):
+        return Matrix(data, table[at], 0, table[at + 1], table[at + 2])
 
-        found = cuda.blockIdx.x * matrices + member
-        problem, place, row = find_problem(table, m, min(found, batch - 1))
+    @device
+    def place(given, block, thread, extra):
+        a, b, c, out, _, _, problems, _, k, tiles = given
+        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
+        table, scalars = extra[0][0], extra[1][0]
+        found = block * matrices + member
+        problem, number, row = find_problem(table, problems, min(found, tiles - 1))
         own_m, own_n, own_k = table[row], table[row + 1], table[row + 2]
         tiles_n: int32 = (own_n + tile_n - 1) // tile_n
-        tile_row = divide(place, tiles_n)
-        tile_col: int32 = place - tile_row * tiles_n
+        tile_row = divide(number, tiles_n)
+        tile_col: int32 = number - tile_row * tiles_n
         # Threads of several tiles must meet at the same barriers.
         longest = own_k if matrices == 1 else k
-        exists = found < batch and own_m > 0
-        compute_tile(
-            thread, smem, exists, 0, tile_row * tile_m, tile_col * tile_n,
+        tile = Tile(
+            thread, member, found < tiles and own_m > 0, 0, tile_row * tile_m, tile_col * tile_n,
             int32((longest + tile_k - 1) // tile_k),
-            scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k,
-            Operand(a.data, 0, table[row + 4], table[row + 5]), table[row + 3],
-            Operand(b.data, 0, table[row + 7], table[row + 8]), table[row + 6],
-            Operand(c.data, 0, table[row + 10], table[row + 11]), table[row + 9],
-            Operand(out.data, 0, table[row + 13], table[row + 14]), table[row + 12], (),
+        )  # fmt: skip
+        return tile, Product(
+            matrix_at(a.data, table, row + 3), matrix_at(b.data, table, row + 6),
+            matrix_at(c.data, table, row + 9), matrix_at(out.data, table, row + 12),
+            scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k, 1,
         )  # fmt: skip
 
-    return table_kernel
+    return place
 
 
 def batch_variant(batch: Any) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import GroupsConfig
+from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
 
 
@@ -61,9 +62,8 @@ def make_kernel(
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.reduction import NO_INDEX, make_reducer
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type
@@ -76,7 +76,10 @@ def make_kernel(
     first_array = 2 if indices > 0 else 1
     index_array = first_array + (1 if writes_values else 0)
     smem_indices = max(threads * indices, 1)
+    find_block = make_find_block(lines)
+    merge_members = make_merge_members(config, lines, (values, indices), merge)
 
+    @device
     def load(extra, place):
         """A partial result from the buffers."""
         partial = ()
@@ -89,6 +92,7 @@ def make_kernel(
                 partial = partial + (index_buffer[place + size // indices * j],)
         return partial
 
+    @device
     def put(partial, matrix, line, extra):
         """Write a result, or a partial one."""
         if writes_values:
@@ -114,42 +118,21 @@ def make_kernel(
                 else:
                     array[place] = index
 
-    load = device_function(unroll(load))
-    put = device_function(unroll(put))
-
     @gemm_kernel
     def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's lines, this thread's place ---
         values_smem = cuda.shared.array(threads * values, scalar)
         indices_smem = cuda.shared.array(smem_indices, int64)
         thread: int32 = cuda.threadIdx.x & 1023
-        block: int32 = cuda.blockIdx.x
-        blocks: int32 = (m + lines - 1) // lines
-        matrix = divide(block, blocks)
+        matrix, block, _ = find_block(int32(cuda.blockIdx.x), m)
         member: int32 = thread // lines
-        line = int64(block - matrix * blocks) * lines + thread % lines
+        line = int64(block) * lines + thread % lines
         # --- Main loop: this member's partial results ---
         partial = no_partial()
         if line < m:
             for slot in range(member, k, group_threads):
                 partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
-        # --- Merging of what the members have, pairwise ---
-        half: int32 = group_threads // 2
-        while half > 0:
-            for j in static_range(values):
-                values_smem[j * threads + thread] = partial[j]
-            for j in static_range(indices):
-                indices_smem[j * threads + thread] = partial[values + j]
-            cuda.syncthreads()
-            if member < half:
-                other = ()
-                for j in static_range(values):
-                    other = other + (values_smem[j * threads + thread + half * lines],)
-                for j in static_range(indices):
-                    other = other + (indices_smem[j * threads + thread + half * lines],)
-                partial = merge(partial, other)
-            cuda.syncthreads()
-            half = half // 2
+        partial = merge_members((values_smem, indices_smem), thread, member, partial)
         # --- Epilogue ---
         if member == 0 and line < m:
             put(partial, matrix, line, extra)

@@ -27,20 +27,25 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import GroupsConfig
-from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
+from dxgemm.handwritten.parts.emulation import UNFIT
+from dxgemm.handwritten.parts.groups import make_each, make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
+from dxgemm.handwritten.parts.line_status import make_factors, make_put_status
+from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.residue_store import ALIGNMENT
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 WIDTH = 4  # elements that a thread takes at a time
 LARGEST = 400  # so that factors and their products with any sum are normal numbers
 BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
 LAX_BITS, WEAK_BITS = 12, 5
+OFFSET_BITS = 62  # of what makes integers positive
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,127 @@ def block_count(config: Config, problem: Any) -> int:
     return blocks
 
 
+def make_read(reads_vectors: bool) -> Callable[..., Any]:
+    """A device function: elements that a thread takes of a tile, zeros beyond `count`.
+
+    (pointer, index, k_stride, step, count): they are `step` apart along k.
+    """
+    from numba import float64
+
+    from dxgemm.handwritten.parts.intrinsics import load_vector
+
+    @device
+    def read(pointer, index, k_stride, step, count):
+        if reads_vectors and count >= WIDTH:
+            return load_vector(float64, 2, pointer, index) + load_vector(
+                float64, 2, pointer, index + 2
+            )
+        values = ()
+        for i in static_range(WIDTH):
+            value = float64(0)
+            if i * step < count:
+                value = pointer[index + i * step * k_stride]
+            values = values + (value,)
+        return values
+
+    return read
+
+
+def make_residue_quad(modulus: int) -> Callable[..., Any]:
+    """A device function: (lower, upper) -> residues of WIDTH integers, given by halves, as int8."""
+    from numba import float32, int8, int32
+
+    from dxgemm.handwritten.parts.intrinsics import dot_bytes
+
+    (lower_weights, upper_weights), offset = byte_weights(modulus, 2**OFFSET_BITS, 8)
+    inverse, residue = float(float32(1 / modulus)), make_residue()
+
+    @device
+    def residue_quad(lower, upper):
+        quad = ()
+        for i in static_range(WIDTH):
+            total = dot_bytes(lower[i], int32(lower_weights), int32(offset))
+            total = dot_bytes(upper[i], int32(upper_weights), total)
+            quad = quad + (int8(residue(total, int32(modulus), float32(inverse))),)
+        return quad
+
+    return residue_quad
+
+
+def make_measure() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions larger_of and power_of_two.
+
+    larger_of(values, top) is the largest magnitude so far, by the upper half of its bits, among
+    which NaN is the largest. power_of_two(exponent) is that power.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import upper_bits, upper_bits_double
+
+    @device
+    def larger_of(values, top):
+        for i in static_range(WIDTH):
+            magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
+            # One that is smaller than these bits tell is still not 0.
+            top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
+        return top
+
+    @device
+    def power_of_two(exponent):
+        return upper_bits_double(int32((BIAS + exponent) << UPPER_MANTISSA_BITS))
+
+    return larger_of, power_of_two
+
+
+def make_turn(config: Config) -> Callable[..., Any]:
+    """A device function: (smem, values, read_line, read_k, line, member) -> values along k.
+
+    A tile whose lines a thread has read across is transposed in shared memory; all threads of the
+    block call it together.
+    """
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    pitch, group_threads = config.tile_k + 1, config.threads_per_group
+
+    @device
+    def turn(smem, values, read_line, read_k, line, member):
+        sync_block()
+        for i in static_range(WIDTH):
+            smem[read_line * pitch + read_k + i * group_threads] = values[i]
+        sync_block()
+        turned = ()
+        for i in static_range(WIDTH):
+            turned = turned + (smem[line * pitch + member * WIDTH + i],)
+        return turned
+
+    return turn
+
+
+def make_round() -> Callable[..., Any]:
+    """A device function: (values, is_fit, scale, strict, strong, left) -> integers, weak, is_lax.
+
+    The integers are made positive, and given as their lower and their upper halves; weak is the
+    number of weak ones, is_lax is True if one is lax. Those of an unfit line are 0.
+    """
+    from numba import float64, int32, int64, uint32
+
+    @device
+    def round_all(values, is_fit, scale, strict, strong, left):
+        lower, upper, weak, is_lax = (), (), int32(0), False
+        for i in static_range(WIDTH):
+            y = values[i] * scale if is_fit else float64(0)
+            integer = int64(round(y))
+            size = abs(y)
+            is_lax |= (size < strict) & (float64(integer) != y)
+            weak = int32(weak + (1 if size < strong and i < left else 0))
+            positive = integer + (int64(1) << OFFSET_BITS)
+            lower = lower + (uint32(positive & 0xFFFFFFFF),)
+            upper = upper + (uint32(positive >> 32),)
+        return lower, upper, weak, is_lax
+
+    return round_all
+
+
 def make_kernel(
     config: Config, dtype: str, innermost: str, access: str, count: str, epilogue: Any
 ) -> Callable[..., None]:
@@ -94,113 +220,71 @@ def make_kernel(
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, float32, float64, int8, int32, int64, uint32
+    from numba import cuda, float64, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        divide,
-        dot_bytes,
-        load_vector,
-        store_vector,
-        upper_bits,
-        upper_bits_double,
-    )
-    from dxgemm.handwritten.parts.moduli import make_residue
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import store_vector
 
-    moduli = MODULI[: int(count)]
-    moduli_count = len(moduli)
-    offset_bits = 62  # what makes integers positive
-    weights = tuple(byte_weights(modulus, 2**offset_bits, 8) for modulus in moduli)
-    inverses = tuple(float(float32(1 / modulus)) for modulus in moduli)
-    residue = make_residue()
+    moduli, moduli_count = MODULI[: int(count)], int(count)
     lines, threads, tile_k = config.groups, config.threads, config.tile_k
-    group_threads = config.threads_per_group
-    pitch = tile_k + 1
-    across, vectors = innermost == "mn", access == "vector"
-
-    def read(pointer, index, k_stride, step, count):
-        """Elements that a thread takes of a tile, `step` apart along k, zeros beyond `count`."""
-        if vectors and count >= WIDTH:
-            return load_vector(float64, 2, pointer, index) + load_vector(
-                float64, 2, pointer, index + 2
-            )
-        values = ()
-        for i in static_range(WIDTH):
-            value = float64(0)
-            if i * step < count:
-                value = pointer[index + i * step * k_stride]
-            values = values + (value,)
-        return values
-
-    read = device_function(unroll(read))
+    group_threads, across = config.threads_per_group, innermost == "mn"
+    smem_items = lines * (tile_k + 1) if across else 1
+    larger_of, power_of_two = make_measure()
+    turn, round_all = make_turn(config), make_round()
+    read, quads = make_read(access == "vector"), tuple(map(make_residue_quad, moduli))
+    find_block, put_status = make_find_block(lines), make_put_status(config, 1)
+    merge_top = make_merge_members(config, lines, (1,), make_each(1, max))
+    merge_weak = make_merge_members(config, lines, (1,), make_each(1, operator.add))
+    find_factors, pad_factors = make_factors(threads)
 
     @gemm_kernel
     def residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's lines, this thread's place ---
-        numbers_smem = cuda.shared.array(threads, int32)
+        smem = cuda.shared.array(threads, int32)
         lax_smem = cuda.shared.array(1, int32)
-        tile_smem = cuda.shared.array(lines * pitch if across else 1, float64)
-        residues, _ = extra[0]
-        factors, _ = extra[1]
-        status, _ = extra[2]
+        tile_smem = cuda.shared.array(smem_items, float64)
+        residues, factors, status = extra[0][0], extra[1][0], extra[2][0]
         bits: int32 = extra[3]
         thread: int32 = cuda.threadIdx.x & 1023
-        block: int32 = cuda.blockIdx.x
-        blocks: int32 = (m + lines - 1) // lines
-        matrix = divide(block, blocks)
-        first_line = int64(block - matrix * blocks) * lines
+        matrix, block, blocks = find_block(int32(cuda.blockIdx.x), m)
+        first_line = int64(block) * lines
         # The line whose residues a thread makes, and the one that it reads, if another.
         line: int32 = thread // group_threads
         member: int32 = thread % group_threads
         if across:
-            read_line, read_k = int32(thread % lines), int32(thread // lines)
-            step = group_threads
+            read_line, read_member = int32(thread % lines), int32(thread // lines)
+            read_k, step = read_member, group_threads
         else:
-            read_line, read_k, step = line, int32(member * WIDTH), 1
+            read_line, read_member, read_k, step = line, member, int32(member * WIDTH), 1
         source = matrix * a.batch + (first_line + read_line) * a.row
         readable = k if first_line + read_line < m else int64(0)
         tiles: int32 = (k + tile_k - 1) // tile_k
         lax_smem[0] = 0
 
         # --- First pass: the largest magnitude of each line ---
-        # Magnitudes are compared by the upper half of their bits, among which NaN is the largest.
         top = int32(0)
         for tile in range(tiles):
             place_k = tile * tile_k + read_k
             index = source + place_k * a.col
-            values = read(a.data, index, a.col, step, readable - place_k)
-            for i in static_range(WIDTH):
-                magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
-                # One that is smaller than these bits tell is still not 0.
-                top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
-        numbers_smem[read_line * group_threads + (read_k if across else member)] = top
+            top = larger_of(read(a.data, index, a.col, step, readable - place_k), top)
+        (top,) = merge_top((smem,), int32(read_member * lines + read_line), read_member, (top,))
+        if read_member == 0:
+            smem[read_line] = top
         cuda.syncthreads()
-        half: int32 = group_threads // 2
-        place: int32 = line * group_threads + member
-        while half > 0:
-            if member < half:
-                numbers_smem[place] = max(numbers_smem[place], numbers_smem[place + half])
-            cuda.syncthreads()
-            half = half // 2
-        top = numbers_smem[line * group_threads]
+        top = smem[line]
         cuda.syncthreads()
 
         # --- Powers of two that scale the lines ---
         exponent: int32 = (top >> UPPER_MANTISSA_BITS) - BIAS
         is_fit = exponent >= -LARGEST and exponent < LARGEST
         shift = int32(bits - 1 - exponent) if is_fit else int32(0)
-        scale = upper_bits_double(int32((BIAS + shift) << UPPER_MANTISSA_BITS))
-        strict = upper_bits_double(int32((BIAS + bits - LAX_BITS) << UPPER_MANTISSA_BITS))
-        strong = upper_bits_double(int32((BIAS + bits - WEAK_BITS) << UPPER_MANTISSA_BITS))
+        scale = power_of_two(shift)
+        strict, strong = power_of_two(bits - LAX_BITS), power_of_two(bits - WEAK_BITS)
         is_inside = first_line + line < m
-        factors_pitch = (m + PADDING - 1) // PADDING * PADDING
-        if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
-            for i in range(m + thread, factors_pitch, threads):
-                factors[matrix * factors_pitch + i] = float64(0)
+        factors_at = find_factors(matrix, m)
+        if block == blocks - 1:
+            pad_factors(factors, factors_at, thread, m)
         if member == 0 and is_inside:
-            factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
-            factors[matrix * factors_pitch + first_line + line] = factor
+            factors[factors_at + first_line + line] = power_of_two(-shift)
 
         # --- Second pass: the residues, from the end to the beginning ---
         row_items = (k + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
@@ -213,57 +297,24 @@ def make_kernel(
             values = read(a.data, index, a.col, step, readable - place_k)
             place_k = start + member * WIDTH
             if across:
-                cuda.syncthreads()
-                for i in static_range(WIDTH):
-                    tile_smem[read_line * pitch + read_k + i * group_threads] = values[i]
-                cuda.syncthreads()
-                turned = ()
-                for i in static_range(WIDTH):
-                    turned = turned + (tile_smem[line * pitch + member * WIDTH + i],)
-                values = turned
-            lower, upper = (), ()
-            for i in static_range(WIDTH):
-                y = values[i] * scale if is_fit else float64(0)
-                integer = int64(round(y))
-                size = abs(y)
-                is_lax |= (size < strict) & (float64(integer) != y)
-                weak = int32(weak + (1 if size < strong and place_k + i < k else 0))
-                positive = integer + (int64(1) << offset_bits)
-                lower = lower + (uint32(positive & 0xFFFFFFFF),)
-                upper = upper + (uint32(positive >> 32),)
+                values = turn(tile_smem, values, read_line, read_k, line, member)
+            lower, upper, weaker, is_laxer = round_all(
+                values, is_fit, scale, strict, strong, k - place_k
+            )
+            weak, is_lax = int32(weak + weaker), is_lax | is_laxer
             if is_inside and place_k < k:
                 for which in static_range(moduli_count):
-                    quad = ()
-                    for i in static_range(WIDTH):
-                        total = int32(weights[which][1])
-                        total = dot_bytes(lower[i], int32(weights[which][0][0]), total)
-                        total = dot_bytes(upper[i], int32(weights[which][0][1]), total)
-                        nearest = residue(total, int32(moduli[which]), float32(inverses[which]))
-                        quad = quad + (int8(nearest),)
-                    store_vector(residues, target + which * m * row_items + place_k, quad)
+                    at = target + which * m * row_items + place_k
+                    store_vector(residues, at, quads[which](lower, upper))
         # --- Status of the block ---
         if is_lax:
             lax_smem[0] = 1
-        numbers_smem[place] = weak
-        cuda.syncthreads()
-        half = group_threads // 2
-        while half > 0:
-            if member < half:
-                numbers_smem[place] += numbers_smem[place + half]
-            cuda.syncthreads()
-            half = half // 2
+        (weak,) = merge_weak((smem,), int32(member * lines + line), member, (weak,))
         if member == 0:
-            if not is_inside or top == 0:
-                numbers_smem[place] = 0
-            elif not is_fit:
-                numbers_smem[place] = UNFIT
+            is_known = is_inside and top != 0
+            smem[line] = (weak if is_fit else UNFIT) * is_known
         cuda.syncthreads()
-        if thread == 0:
-            weakest = int32(0)
-            for index in range(lines):
-                weakest = max(weakest, numbers_smem[index * group_threads])
-            status[block * STATUS_ITEMS] = weakest
-            status[block * STATUS_ITEMS + 1] = lax_smem[0]
+        put_status(smem, lax_smem, status, int32(cuda.blockIdx.x), thread)
 
     return residues_kernel
 

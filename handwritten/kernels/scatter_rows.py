@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 
 WARP = 32
@@ -22,20 +22,12 @@ STEPS = 4  # rows of a thread
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(ThreadsConfig):
     """Threads of a block: each warp copies chunks of one row at a time."""
-
-    threads: int
 
     @property
     def rows(self) -> int:
         return self.threads // WARP * STEPS
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return STEPS * VECTOR_BYTES
-
-    def __str__(self) -> str:
-        return f"threads {self.threads}"
 
 
 def block_count(config: Config, problem: Any) -> int:

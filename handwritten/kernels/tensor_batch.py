@@ -24,47 +24,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from dxgemm.handwritten.frames.resident import make_resident_kernel
+from dxgemm.handwritten.parts.batch_load import TileBytes, make_tile_load
+from dxgemm.handwritten.parts.batch_multiply import make_float64_multiply
+from dxgemm.handwritten.parts.batch_place import make_batch_place
+from dxgemm.handwritten.parts.batch_store import make_store
 from dxgemm.handwritten.parts.batch_tiles import (
-    EPILOGUE_REGISTERS,
     FAR,
     SHARED_A,
+    WarpConfig,
     batch_notes,
     block_count,
-    make_batch_kernel,
-    make_line_copy,
-    resident_blocks,
 )
 from dxgemm.handwritten.parts.fragment import mma_fragment
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, block_a_tile
+from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.parts.tiles import make_store_result
 
 ITEM_BYTES = 8
 A_LINES, B_LINES = 1, 2  # rows of a, columns of b from one group of four lanes to the next
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(WarpConfig):
     """Tile of a matrix tile_m x tile_n x tile_k; each warp's share of it.
 
     Attributes:
-        matrices: tiles that a block computes, each by warps of its own.
         parts: equal parts of tile_k, each multiplied as soon as it has arrived.
     """
 
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    warp_m: int
-    warp_n: int
-    matrices: int = 1
     parts: int = 1
 
-    least_threads = 32
-    dynamic_smem = True
     address_registers = 24
 
     def complaints(self) -> Iterator[str]:
@@ -74,20 +64,6 @@ class Config(BaseConfig):
             yield f"an instruction computes {MMA_COLS} x {MMA_ROWS}"
         if self.tile_k % (self.parts * MMA_K):
             yield f"parts of k go through instructions of {MMA_K}"
-
-    @property
-    def tile_threads(self) -> int:
-        """Threads that share a tile."""
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-
-    @property
-    def threads(self) -> int:
-        return self.tile_threads * self.matrices
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Tiles that an SM computes at a time."""
-        return self.matrices * self.min_blocks("float64")
 
     def k_line_bytes(self, group_lines: int) -> int:
         """Bytes from one line along k to the next in shared memory.
@@ -102,34 +78,30 @@ class Config(BaseConfig):
         """Bytes from one line along m or n to the next in shared memory."""
         return tile_outer * ITEM_BYTES + VECTOR_BYTES
 
+    def tile_place(self, tile_outer: int, is_along_k: bool, group_lines: int) -> TileBytes:
+        """An operand's tile in shared memory, where it lies as in global memory."""
+        if is_along_k:
+            return TileBytes(self.k_line_bytes(group_lines), ITEM_BYTES)
+        return TileBytes(ITEM_BYTES, self.line_bytes(tile_outer))
+
     def operand_bytes(self, tile_outer: int, group_lines: int) -> int:
         """Shared memory of an operand's tile, along k or along its other index: the larger."""
         along_k = tile_outer * self.k_line_bytes(group_lines)
         return max(along_k, self.tile_k * self.line_bytes(tile_outer))
 
+    def a_bytes(self, dtype: str) -> int:
+        return self.operand_bytes(self.tile_m, A_LINES)
+
     def tile_bytes(self, dtype: str) -> int:
         """Shared memory of one matrix."""
-        return self.operand_bytes(self.tile_m, A_LINES) + self.operand_bytes(self.tile_n, B_LINES)
-
-    def smem_bytes(self, dtype: str) -> int:
-        return self.matrices * self.tile_bytes(dtype)
+        return self.a_bytes(dtype) + self.operand_bytes(self.tile_n, B_LINES)
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.warp_m * self.warp_n // 32 * ITEM_BYTES
 
-    def min_blocks(self, dtype: str) -> int:
-        """Minimum resident blocks per SM (`__launch_bounds__`): as many as it has room for."""
-        return self._resident_blocks(self.address_registers)
-
-    def min_blocks_fused(self, dtype: str) -> int:
-        """`min_blocks` for a thread that has registers of an epilogue too."""
-        return self._resident_blocks(self.address_registers + EPILOGUE_REGISTERS)
-
-    def _resident_blocks(self, registers: int) -> int:
-        """Blocks that an SM holds, at so many registers a thread beside those of its sums."""
-        fragments = (self.warp_m + self.warp_n) // 4  # of a lane, for one instruction each
-        registers += 2 * (self.warp_m * self.warp_n // 32 + fragments)
-        return resident_blocks(self.threads, registers, self.smem_bytes("float64"))
+    def tile_registers(self, dtype: str) -> int:
+        """Registers of a thread's sums, and of its fragments for one instruction each."""
+        return 2 * (self.warp_m * self.warp_n // 32 + (self.warp_m + self.warp_n) // 4)
 
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
@@ -142,148 +114,31 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return operand_mode(problem, "a"), operand_mode(problem, "b"), *batch_notes(problem)
 
 
-def make_compute_tile(
-    config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None
-) -> Callable[..., Any]:
-    """A device function: compute a tile of a matrix and write it, as that of `small_batch` does."""
-    from numba import cuda, int32, int64
-
-    from dxgemm.handwritten.parts.intrinsics import (
-        commit_copies,
-        global_address,
-        load_shared,
-        wait_copies,
-        zeros,
-    )
-    from dxgemm.handwritten.parts.mma import mma_tile
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    scalar, item = np.dtype(dtype).type, ITEM_BYTES
-    index = int64 if FAR in notes else int32
-    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-    warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
-    mmas_m, mmas_n = warp_m // MMA_COLS, warp_n // MMA_ROWS
-    tile_threads, parts = config.tile_threads, config.parts
-    part_k = tile_k // parts
-    a_is_along_k, b_is_along_k = a_mode.startswith("row"), b_mode.startswith("col")
-    a_line_bytes = config.k_line_bytes(A_LINES) if a_is_along_k else config.line_bytes(tile_m)
-    b_line_bytes = config.k_line_bytes(B_LINES) if b_is_along_k else config.line_bytes(tile_n)
-    a_row_bytes, a_k_bytes = (a_line_bytes, item) if a_is_along_k else (item, a_line_bytes)
-    b_col_bytes, b_k_bytes = (b_line_bytes, item) if b_is_along_k else (item, b_line_bytes)
-    a_bytes = config.operand_bytes(tile_m, A_LINES)
-    a_copy, a_copy_predicated = make_line_copy(
-        a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item, a_line_bytes,
-        tile_threads, dtype, is_cached=SHARED_A in notes,
-    )  # fmt: skip
-    b_copy, b_copy_predicated = make_line_copy(
-        b_is_along_k, b_mode.endswith("16"), part_k, tile_n, item, b_line_bytes,
-        tile_threads, dtype, is_cached=True,
-    )  # fmt: skip
-    # The operands have changed sides: out.T = b.T @ a.T.
-    fragment = mma_fragment(mmas_n, mmas_m).transposed()
-    store_result = make_store_result(fragment, dtype, epilogue, index)
-
-    def compute_tile(
-        thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
-        a, a_start, b, b_start,
-        c, c_start, out, out_start,
-        extra,
-    ):  # fmt: skip
-        # --- This tile, this thread's place ---
-        warp: int32 = thread // 32
-        group: int32 = thread % 32 // 4
-        member: int32 = thread % 4
-        warp_row: int32 = warp // warps_n * warp_m
-        warp_col: int32 = warp % warps_n * warp_n
-        rows: int32 = m - tile_row
-        cols: int32 = n - tile_col
-        left: int32 = k
-        is_inside = rows >= tile_m and cols >= tile_n
-        b_smem: int32 = smem + a_bytes
-        a_bytes_m, a_bytes_k = index(a.row * item), index(a.col * item)
-        b_bytes_n, b_bytes_k = index(b.col * item), index(b.row * item)
-        a_source = (
-            global_address(a.data) + a_start * item + int64(int32(tile_row)) * int64(a_bytes_m)
-        )
-        b_source = (
-            global_address(b.data) + b_start * item + int64(int32(tile_col)) * int64(b_bytes_n)
-        )
-
-        # --- Main loop: all parts of a tile of k on their way at once ---
-        acc = zeros(scalar, mmas_m * mmas_n * 4)
-        for step in range(steps):
-            for part in static_range(parts):
-                a_to: int32 = smem + part * part_k * a_k_bytes
-                b_to: int32 = b_smem + part * part_k * b_k_bytes
-                if is_inside and left >= tile_k:
-                    a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
-                    b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
-                else:
-                    depth: int32 = left - part * part_k
-                    a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
-                commit_copies()
-                a_source += int64(int32(part_k)) * int64(a_bytes_k)
-                b_source += int64(int32(part_k)) * int64(b_bytes_k)
-
-            a_address: int32 = smem + (warp_row + group) * a_row_bytes + 2 * member * a_k_bytes
-            b_address: int32 = (
-                b_smem + (warp_col + 2 * group) * b_col_bytes + 2 * member * b_k_bytes
-            )
-            for part in static_range(parts):
-                wait_copies(parts - 1 - part)
-                cuda.syncthreads()
-                for kk in static_range(part * part_k, (part + 1) * part_k, MMA_K):
-                    b_frag, a_frag = (), ()
-                    for i in static_range(mmas_n):
-                        first = load_shared(
-                            scalar, 2, b_address, kk * b_k_bytes + i * MMA_ROWS * b_col_bytes
-                        )
-                        if b_is_along_k:  # two k of one column, then of the next
-                            second = load_shared(
-                                scalar, 2, b_address,
-                                kk * b_k_bytes + (i * MMA_ROWS + 1) * b_col_bytes,
-                            )  # fmt: skip
-                            b_frag = b_frag + (first[0], second[0], first[1], second[1])
-                        else:
-                            second = load_shared(
-                                scalar, 2, b_address,
-                                (kk + 1) * b_k_bytes + i * MMA_ROWS * b_col_bytes,
-                            )  # fmt: skip
-                            b_frag = b_frag + first + second
-                    for j in static_range(mmas_m):
-                        if a_is_along_k:
-                            a_frag = a_frag + load_shared(
-                                scalar, 2, a_address, kk * a_k_bytes + j * MMA_COLS * a_row_bytes
-                            )
-                        else:
-                            for odd in static_range(2):
-                                a_frag = a_frag + load_shared(
-                                    scalar, 1, a_address,
-                                    (kk + odd) * a_k_bytes + j * MMA_COLS * a_row_bytes,
-                                )  # fmt: skip
-                    acc = mma_tile("float64", acc, b_frag, a_frag)
-            left -= tile_k
-            if step + 1 < steps:
-                cuda.syncthreads()  # before the next tile overwrites this one
-
-        # --- Epilogue ---
-        if exists:
-            store_result(
-                acc, int32(tile_row + warp_row + 2 * member),
-                int32(tile_col + warp_col + 2 * group), is_inside, m, n, alpha, beta,
-                c, c_start, out, out_start, matrix, extra,
-            )  # fmt: skip
-
-    return cuda.jit(device=True, forceinline=True)(unroll(compute_tile))
-
-
 def make_kernel(
-    config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None
-) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile."""
-    compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, *notes, epilogue=epilogue)
-    return make_batch_kernel(config, dtype, compute_tile)
+    config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None,
+    place: Any = None,
+) -> Callable[..., None]:  # fmt: skip
+    """The kernel of one config, as a Python function to compile.
+
+    Args:
+        place: the `place` of another kernel; None for that of a batch.
+    """
+    is_far = FAR in notes
+    a_is_along_k, b_is_along_k = a_mode.startswith("row"), b_mode.startswith("col")
+    a_place = config.tile_place(config.tile_m, a_is_along_k, A_LINES)
+    b_place = config.tile_place(config.tile_n, b_is_along_k, B_LINES)
+    a_load = make_tile_load(
+        config, dtype, a_mode, a_is_along_k, config.tile_m, a_place, is_far, SHARED_A in notes
+    )
+    b_load = make_tile_load(
+        config, dtype, b_mode, b_is_along_k, config.tile_n, b_place, is_far, True
+    )
+    multiply = make_float64_multiply(config, a_place, b_place)
+    # The operands have changed sides: out.T = b.T @ a.T.
+    fragment = mma_fragment(config.warp_n // MMA_ROWS, config.warp_m // MMA_COLS).transposed()
+    store = make_store(fragment, dtype, epilogue, is_far)
+    place = place or make_batch_place(config)
+    return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
 
 
 KERNEL = Kernel(

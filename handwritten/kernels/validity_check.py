@@ -20,28 +20,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts.emulation import STATUS_ITEMS, UNFIT
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig, one_block
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Threads of the block."""
-
-    threads: int
+class Config(ThreadsConfig):
+    """Threads of the block, which share what each has found."""
 
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * 4 * 4
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return 16
-
-    def __str__(self) -> str:
-        return f"{self.threads} threads"
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """One block."""
-    return 1
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
@@ -96,5 +83,5 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config(threads=256),),
     simulator_configs=(Config(threads=4),),
-    block_count=block_count,
+    block_count=one_block,
 )

@@ -63,20 +63,18 @@ def make_kernel(
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import below_2_31, scaled
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, make_put_element
 
     sums = SUMS[dtype]
     scalar = np.dtype(sums).type
     widen = WIDEN[dtype]
     # A result in half precision is added to as float32, and stored as bits.
-    stored = stored_type(out_dtype)
     result = "float32" if out_dtype in NARROW else out_dtype
-    narrow = NARROW.get(out_dtype, stored)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
-    plus_c = make_plus_c(sums, out_dtype, taken)
+    plus_c, put = make_plus_c(sums, out_dtype, taken), make_put_element(out_dtype)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -175,7 +173,6 @@ def make_kernel(
             left -= tile_k
 
         # --- Epilogue ---
-        out_typed = view_as(stored, out.data)
         c_tile = matrix * c.batch
         out_tile = matrix * out.batch
         for i in static_range(thread_m):
@@ -189,7 +186,7 @@ def make_kernel(
                     for piece in static_range(taken):
                         values = values + (scaled(alpha, acc[i, j + piece]),)
                     values = plus_c(values, beta, c, c_index, c.col)
-                    out_typed[out_index] = narrow(finish(values, matrix, row, col, extra)[0])
+                    put(out.data, out_index, finish(values, matrix, row, col, extra)[0])
 
     return widening_tile_kernel
 

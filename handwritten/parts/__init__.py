@@ -5,7 +5,8 @@ sources                           texts of kernel files, kept as they are import
 unroll                            rewriting of kernels: loops, casts, steps, operands
 intrinsics, mma, hopper           instructions that numba lacks
 operands, widening, cached_copy   layouts of operands, conversion of elements, copies through L1
-tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
+tiles, async_tiles                tiles of a and b in shared memory
+batch_*                           many small matrices: tiles, and the parts of the frame `resident`
 group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
 tensor_map, wgmma_*               TMA, the ring of stages, main loops, the store of a tile

@@ -7,40 +7,90 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.unroll import device, static_range
+
+KINDS = {"float16": "f16", "bfloat16": "bf16"}  # as PTX names them
+
+
+def make_plus(dtype: str, out_dtype: str, read: Callable[..., Any]) -> Callable[..., Any]:
+    """A device function: (values, beta, c, index, step) -> values + beta * c, each rounded once.
+
+    Args:
+        dtype: dtype of the values and of beta.
+        out_dtype: dtype of c. Of a dtype to which such values are not added, c is not read: of
+            int8, or of floats after int32.
+        read: device function: (c, index, step) -> as many elements of c as there are values.
+    """
+    from dxgemm.handwritten.parts.intrinsics import plus_scaled
+
+    adds_c = out_dtype == dtype or (out_dtype in KINDS and dtype == "float32")
+
+    @device
+    def plus_c(values, beta, c, index, step):
+        if adds_c and beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+            values = plus_scaled(values, beta, read(c, index, step))
+        return values
+
+    return plus_c
+
 
 def make_plus_c(
     dtype: str, out_dtype: str | None = None, count: int = 1, width: int = 1
 ) -> Callable[..., Any]:
-    """A device function: (values, beta, c, index, step) -> values + beta * c, each rounded once.
+    """`make_plus` for a c that is an operand.
 
     Values are a tuple of `count` times `width` elements. The first of each `width` neighbours are
     at index, index + step and so on in c.data, and c is read so many at a time.
 
     Args:
-        dtype: dtype of the values and of beta.
-        out_dtype: dtype of c; None for that of the values. Of a dtype to which such values are not
-            added, c is not read: of int8, or of floats after int32.
+        out_dtype: dtype of c; None for that of the values.
     """
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_vector, plus_scaled
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.intrinsics import load_vector
+    from dxgemm.handwritten.parts.widening import WIDEN, stored_type, view_as
 
     out_dtype = out_dtype or dtype
-    is_half = out_dtype in HALVES
-    adds_c = out_dtype == dtype or (is_half and dtype == "float32")
-    stored, widen = stored_type(out_dtype), WIDEN[out_dtype] if is_half else np.dtype(dtype).type
+    stored = stored_type(out_dtype)
+    widen = WIDEN[out_dtype] if out_dtype in KINDS else np.dtype(dtype).type
 
-    def plus_c(values, beta, c, index, step):
-        if adds_c and beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            data, added = view_as(stored, c.data), ()
-            for i in static_range(count):
-                if width > 1:
-                    loaded = load_vector(stored, width, data, index + i * step)
-                else:
-                    loaded = (data[index + i * step],)
-                for element in static_range(width):
-                    added = added + (widen(loaded[element]),)
-            values = plus_scaled(values, beta, added)
-        return values
+    @device
+    def read(c, index, step):
+        data, added = view_as(stored, c.data), ()
+        for i in static_range(count):
+            if width > 1:
+                loaded = load_vector(stored, width, data, index + i * step)
+            else:
+                loaded = (data[index + i * step],)
+            for element in static_range(width):
+                added = added + (widen(loaded[element]),)
+        return added
 
-    return device_function(unroll(plus_c))
+    return make_plus(dtype, out_dtype, read)
+
+
+def make_plus_c_at(dtype: str, out_dtype: str, count: int) -> Callable[..., Any]:
+    """`make_plus` for a c that is the address of one element, or of 16 bytes; index and step are 0.
+
+    Args:
+        count: elements that are read, 1 or as many as 16 bytes have.
+    """
+    from numba import int32, uint16
+
+    from dxgemm.handwritten.parts.hopper import unpack_pair
+    from dxgemm.handwritten.parts.intrinsics import load_global
+
+    kind, scalar = KINDS.get(out_dtype, ""), np.dtype(dtype).type
+
+    @device
+    def read(c, index, step):
+        added = ()
+        if not kind:
+            added = load_global(scalar, 4 if count > 1 else 1, c, 0)
+        elif count == 1:
+            added = (unpack_pair(kind, int32(load_global(uint16, 1, c, 0)[0]))[0],)
+        else:
+            pairs = load_global(int32, 4, c, 0)
+            for i in static_range(4):
+                added = added + unpack_pair(kind, pairs[i])
+        return added
+
+    return make_plus(dtype, out_dtype, read)

@@ -1,4 +1,4 @@
-"""Tiles of half-precision operands in shared memory, whole lines at any address.
+"""A `load` of the frame `resident`: half precision, whole lines at any address.
 
 A line of a tile is neighbouring elements of the operand, along k or along m or n ("x"). Lines in
 shared memory are 16 bytes longer than the tile, an odd number of chunks of 16 bytes: eight that
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.batch_load import Load, TileBytes
 from dxgemm.handwritten.parts.line_tiles import (
     CHUNK_BYTES,
     WORD_BYTES,
@@ -25,6 +26,7 @@ from dxgemm.handwritten.parts.line_tiles import (
     layout,
     make_chunk_loads,
 )
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 ITEM_BYTES = 2
 CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
@@ -32,40 +34,6 @@ LONGEST_LINE = 2**21  # elements: all lines of a tile must lie within 32 bits of
 TOGETHER = 2  # chunks in a thread's registers
 UNITS = 16, 8, 4  # bytes that cp.async copies
 MODES = (*(f"{kind}{unit}" for kind in "kx" for unit in UNITS), "k", "x")
-
-
-class LineLoad(NamedTuple):
-    """Device functions for the tile of one operand.
-
-    Attributes:
-        place: (thread) -> (line, item) of the first unit that a thread copies; chunks are units
-            that are not aligned.
-        extents: (line, item, x_left, k_left) -> (rest, left, needed): bytes of a line of the
-            operand from the thread's unit on, and how many lines from its first on are inside, or
-            are needed: along k, multiples of 16 elements are.
-        start: (target, source, step, item, rest, left, needed): start all copies. target and
-            source are the addresses of the first unit, step is bytes from a line to the next.
-        align: the same parameters; called when the copies of the warp have arrived, it puts chunks
-            that are not aligned in their places.
-        start_inside: with the parameters begin and end, it starts those copies of whole vectors
-            that lie between these addresses of the operand's ends. Only vectors of the first and
-            the last matrix do not.
-        patch: the same parameters; after `align` it stores chunks of vectors that were left out.
-        lane: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
-        is_transposed: True if `ldmatrix` transposes.
-        x_bytes, k_bytes: from an element of the tile to the next along x, and along k.
-    """
-
-    place: Callable[..., Any]
-    extents: Callable[..., Any]
-    start: Callable[..., Any]
-    align: Callable[..., Any]
-    start_inside: Callable[..., Any]
-    patch: Callable[..., Any]
-    lane: Callable[..., Any]
-    is_transposed: bool
-    x_bytes: int
-    k_bytes: int
 
 
 def line_mode(problem: Any, name: str) -> str:
@@ -87,73 +55,160 @@ def line_bytes(items: int) -> int:
     return items * ITEM_BYTES + CHUNK_BYTES
 
 
-def make_find_ends() -> Callable[..., Any]:
-    """A device function: (address, batch, batch_step, lines, step, length) -> an operand's ends.
+class Lines(NamedTuple):
+    """How threads share out a tile's lines in shared memory, and the units of each.
 
-    Steps and length are bytes, of a batch of matrices of lines.
+    Attributes:
+        is_along_k: True if lines run along k.
+        unit_bytes: what a thread copies at a time.
+        is_aligned: True if units are; otherwise they are chunks, shifted on the way.
+        lines, items: their number, and elements of each.
+        sharing: neighbouring threads that share out the units of so many lines at a time.
+        together: lines of these threads at a time.
+        at_once: lines of all threads.
+        passes: lines of a thread.
     """
+
+    is_along_k: bool
+    unit_bytes: int
+    is_aligned: bool
+    lines: int
+    items: int
+    sharing: int
+    together: int
+    at_once: int
+    passes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes from one line to the next in shared memory."""
+        return line_bytes(self.items)
+
+    @property
+    def units(self) -> int:
+        """Units of a line."""
+        return self.items * ITEM_BYTES // self.unit_bytes
+
+    @property
+    def place(self) -> TileBytes:
+        """The tile in shared memory."""
+        steps = TileBytes(self.row_bytes, ITEM_BYTES)
+        return steps if self.is_along_k else TileBytes(*reversed(steps))
+
+
+def share_lines(mode: str, tile_x: int, tile_k: int, threads: int) -> Lines:
+    """The lines of a tile whose operand has one of `MODES`."""
+    is_along_k, is_aligned = mode.startswith("k"), mode[1:] != ""
+    count, items = (tile_x, tile_k) if is_along_k else (tile_k, tile_x)
+    unit_bytes = int(mode[1:] or CHUNK_BYTES)
+    # A warp shifts lines of its own; otherwise neighbouring units are shared out among all threads.
+    sharing = threads if is_aligned else 32
+    together = sharing // (items * ITEM_BYTES // unit_bytes)
+    at_once = threads // sharing * together
+    passes = -(-count // at_once)
+    return Lines(
+        is_along_k, unit_bytes, is_aligned, count, items, sharing, together, at_once, passes
+    )
+
+
+class LineCopies(NamedTuple):
+    """What a thread copies of a tile.
+
+    Attributes:
+        target: place of its first unit in shared memory.
+        step: bytes from one line of the operand to the next.
+        line, item: of its first unit.
+        matrix, batch: the operand.
+        lines, length: lines of the operand's matrices, and elements of each.
+        is_inside: True if all vectors around the matrix's elements lie between them.
+    """
+
+    target: Any
+    step: Any
+    line: Any
+    item: Any
+    matrix: Any
+    batch: Any
+    lines: Any
+    length: Any
+    is_inside: Any
+
+
+class Extents(NamedTuple):
+    """How much of its lines a thread copies.
+
+    Attributes:
+        rest: bytes of a line of the operand from the thread's unit on.
+        left: lines from its first on that are inside.
+        needed: those that are needed: along k, multiples of 16 elements are.
+    """
+
+    rest: Any
+    left: Any
+    needed: Any
+
+
+def make_begin_lines(lines: Lines) -> Callable[..., Any]:
+    """The `begin` of the load."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
+
+    sharing, together, units, items = lines.sharing, lines.together, lines.units, lines.items
+    is_along_k, row_bytes, unit_items = lines.is_along_k, lines.row_bytes, lines.unit_bytes // 2
+
+    @device
+    def begin(smem, tile, first, matrix, outer, depth, batch):
+        thread: int32 = tile.thread
+        member: int32 = thread % sharing
+        line: int32 = thread // sharing * together + member // units
+        item: int32 = member % units * unit_items
+        if member >= together * units:  # nothing to copy
+            line, item = int32(0), int32(items)
+        if is_along_k:
+            stride, first_line, first_item = matrix.row, int32(first + line), item
+            line_count, length = outer, depth
+        else:
+            stride, first_line, first_item = matrix.col, line, int32(first + item)
+            line_count, length = depth, outer
+        step: int32 = stride * ITEM_BYTES
+        source = global_address(matrix.data) + matrix.start * ITEM_BYTES
+        source += int64(first_line) * int64(step) + first_item * ITEM_BYTES
+        # Around a matrix between others all vectors lie inside the operand.
+        is_between = tile.matrix > 0 and tile.matrix < batch - 1
+        is_inside = is_between and abs(matrix.batch * ITEM_BYTES) >= 2 * CHUNK_BYTES
+        target: int32 = smem + line * row_bytes + item * ITEM_BYTES
+        copies = LineCopies(target, step, line, item, matrix, batch, line_count, length, is_inside)
+        return copies, source
+
+    return begin
+
+
+def make_find_ends() -> Callable[..., Any]:
+    """A device function: (copies) -> the addresses between which the operand lies."""
     from numba import int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.intrinsics import global_address
 
-    def find_ends(address, batch, batch_step, lines, step, length):
-        last_matrix, last_line = int64(batch - 1) * batch_step, int64(lines - 1) * int64(step)
+    @device
+    def find_ends(copied):
+        last_matrix = int64(copied.batch - 1) * copied.matrix.batch * ITEM_BYTES
+        last_line = int64(copied.lines - 1) * int64(copied.step)
+        address = global_address(copied.matrix.data)
         begin = address + min(last_matrix, 0) + min(last_line, 0)
-        return begin, address + max(last_matrix, 0) + max(last_line, 0) + length
+        end = address + max(last_matrix, 0) + max(last_line, 0) + copied.length * ITEM_BYTES
+        return begin, end
 
-    return device_function(find_ends)
+    return find_ends
 
 
-def make_line_load(
-    mode: str, side: str, tile_x: int, tile_k: int, threads: int, is_cached: bool
-) -> LineLoad:
-    """Make the functions for one operand, whose tile `threads` copy together.
+def make_extents(lines: Lines, tile_k: int) -> Callable[..., Any]:
+    """A device function: (line, item, x_left, k_left) -> the `Extents` of a thread."""
+    from numba import int32
 
-    Args:
-        mode: one of `MODES`.
-        side: "left" or "right" operand of the instruction.
-        is_cached: True if copies go through L1.
-    """
-    from numba import cuda, int32, int64
+    is_along_k, count, items = lines.is_along_k, lines.lines, lines.items
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        load_shared,
-        low_word,
-        store_shared,
-    )
-    from dxgemm.handwritten.parts.line_intrinsics import (
-        copy_async_if,
-        shift_words,
-        store_chunk_if,
-    )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    def device(function: Callable[..., Any]) -> Any:
-        return device_function(unroll(function))
-
-    is_along_k, is_left = mode.startswith("k"), side == "left"
-    is_aligned, unit_bytes = mode[1:] != "", int(mode[1:] or CHUNK_BYTES)
-    items, lines = (tile_k, tile_x) if is_along_k else (tile_x, tile_k)
-    row_bytes = line_bytes(items)
-    units = items * ITEM_BYTES // unit_bytes
-    # A warp shifts lines of its own; else neighbouring units are shared out among all threads.
-    sharing = threads if is_aligned else 32
-    lines_together = sharing // units
-    lines_at_once = threads // sharing * lines_together
-    passes = -(-lines // lines_at_once)
-    pass_bytes = lines_at_once * row_bytes
-    gather, _ = make_chunk_loads(ITEM_BYTES)
-    has_excess = passes * lines_at_once > lines
-
-    def place(thread):
-        member: int32 = thread % sharing
-        line = int32(thread // sharing * lines_together + member // units)
-        item = int32(member % units * (unit_bytes // ITEM_BYTES))
-        if member >= lines_together * units:  # nothing to copy
-            line, item = int32(0), int32(items)
-        return line, item
-
+    @device
     def extents(line, item, x_left, k_left):
         k_needed: int32 = min(int32(k_left + 15 & -16), tile_k)
         if is_along_k:
@@ -162,90 +217,108 @@ def make_line_load(
             length, length_needed, left, needed = x_left, min(x_left, items), k_left, k_needed
         if item >= length_needed:
             needed = int32(0)
-        return (
-            # More than a chunk makes no difference; all bytes might need more than 32 bits.
-            int32(min(int32(length - item), int32(2 * CHUNK_ITEMS)) * ITEM_BYTES),
-            int32(left - line),
-            int32(min(needed, lines) - line),
-        )
+        # More than a chunk makes no difference; all bytes might need more than 32 bits.
+        rest: int32 = min(int32(length - item), int32(2 * CHUNK_ITEMS)) * ITEM_BYTES
+        return Extents(rest, int32(left - line), int32(min(needed, count) - line))
 
+    return extents
+
+
+def make_start_units(lines: Lines, is_cached: bool) -> Callable[..., None]:
+    """A device function: (copies, source, extents): start the copies of units that are aligned."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.line_intrinsics import copy_async_if
+
+    unit_bytes, passes, at_once = lines.unit_bytes, lines.passes, lines.at_once
+    pass_bytes = at_once * lines.row_bytes
+
+    @device
+    def start_units(copied, source, extent):
+        at, next_lines = source, int64(at_once * copied.step)
+        inside: int32 = min(max(extent.rest, 0), unit_bytes)
+        for i in static_range(passes):
+            count: int32 = inside * (i * at_once < extent.left)
+            is_needed = int32(i * at_once < extent.needed)
+            copy_async_if(
+                unit_bytes, is_cached, copied.target, i * pass_bytes, at, count, is_needed
+            )
+            at += next_lines
+
+    return start_units
+
+
+def make_start_vectors(lines: Lines, is_cached: bool) -> Callable[..., None]:
+    """A device function: (copies, source, extents): copy the vectors around chunks."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import low_word
+    from dxgemm.handwritten.parts.line_intrinsics import copy_async_if
+
+    items, passes, at_once = lines.items, lines.passes, lines.at_once
+    pass_bytes, find_ends = at_once * lines.row_bytes, make_find_ends()
+
+    @device
     def last_vectors(item, rest):
         """Shift beyond which a thread copies the vector behind that of its chunk, too."""
         if rest <= CHUNK_BYTES or item == items - CHUNK_ITEMS:
             return int32(CHUNK_BYTES - min(max(rest, 0), CHUNK_BYTES))
         return int32(CHUNK_BYTES)
 
-    last_vectors = device(last_vectors)
+    @device
+    def start_pair(to, at, beyond, has_first, has_second):
+        vector = at & -CHUNK_BYTES
+        has_second = has_second and (low_word(at) & (CHUNK_BYTES - 1)) > beyond
+        copy_async_if(CHUNK_BYTES, is_cached, to, 0, vector, int32(CHUNK_BYTES), int32(has_first))
+        copy_async_if(
+            CHUNK_BYTES, is_cached, to, CHUNK_BYTES, vector + CHUNK_BYTES, int32(CHUNK_BYTES),
+            int32(has_second),
+        )  # fmt: skip
 
-    def start(target, source, step, item, rest, left, needed):
-        at, next_lines = source, int64(lines_at_once * step)
-        if is_aligned:
-            inside: int32 = min(max(rest, 0), unit_bytes)
+    @device
+    def start_vectors(copied, source, extent):
+        at, next_lines = source, int64(at_once * copied.step)
+        wanted: int32 = min(extent.left, extent.needed) if extent.rest > 0 else 0
+        beyond = last_vectors(copied.item, extent.rest)
+        if copied.is_inside:
             for i in static_range(passes):
-                count: int32 = inside * (i * lines_at_once < left)
-                copy_async_if(
-                    unit_bytes, is_cached, target, i * pass_bytes, at, count,
-                    int32(i * lines_at_once < needed),
-                )  # fmt: skip
+                is_wanted = i * at_once < wanted
+                start_pair(int32(copied.target + i * pass_bytes), at, beyond, is_wanted, is_wanted)
                 at += next_lines
         else:
-            wanted: int32 = min(left, needed) if rest > 0 else 0
-            beyond = last_vectors(item, rest)
-            for i in static_range(passes):
+            begin, end = find_ends(copied)
+            to: int32 = copied.target
+            line: int32 = 0
+            while line < wanted:
                 vector = at & -CHUNK_BYTES
-                shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
-                copy_async_if(
-                    CHUNK_BYTES, is_cached, target, i * pass_bytes, vector, int32(CHUNK_BYTES),
-                    int32(i * lines_at_once < wanted),
-                )  # fmt: skip
-                copy_async_if(
-                    CHUNK_BYTES, is_cached, target, i * pass_bytes + CHUNK_BYTES,
-                    vector + CHUNK_BYTES, int32(CHUNK_BYTES),
-                    int32(i * lines_at_once < wanted and shift > beyond),
-                )  # fmt: skip
+                has_first = vector >= begin and vector + CHUNK_BYTES <= end
+                start_pair(to, at, beyond, has_first, vector + 2 * CHUNK_BYTES <= end)
                 at += next_lines
+                to += pass_bytes
+                line += at_once
 
-    def start_inside(target, source, step, item, rest, left, needed, begin, end):
-        at, to, line = source, target, int32(0)
-        wanted: int32 = min(left, needed) if rest > 0 else 0
-        beyond = last_vectors(item, rest)
-        while line < wanted:
-            vector = at & -CHUNK_BYTES
-            shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
-            has_first = vector >= begin and vector + CHUNK_BYTES <= end
-            copy_async_if(
-                CHUNK_BYTES, is_cached, to, 0, vector, int32(CHUNK_BYTES), int32(has_first)
-            )
-            has_second = shift > beyond and vector + 2 * CHUNK_BYTES <= end
-            copy_async_if(
-                CHUNK_BYTES, is_cached, to, CHUNK_BYTES, vector + CHUNK_BYTES, int32(CHUNK_BYTES),
-                int32(has_second),
-            )  # fmt: skip
-            at += int64(lines_at_once * step)
-            to = int32(to + pass_bytes)
-            line = int32(line + lines_at_once)
+    return start_vectors
 
-    def patch(target, source, step, item, rest, left, needed, begin, end):
-        at, to, line = source, target, int32(0)
-        inside: int32 = min(max(rest, 0), CHUNK_BYTES)
-        wanted: int32 = min(left, needed) if rest > 0 else 0
-        while line < wanted:
-            vector = at & -CHUNK_BYTES
-            shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
-            behind = vector + CHUNK_BYTES * (1 + (inside + shift > CHUNK_BYTES))
-            if vector < begin or behind > end:
-                store_shared(to, 0, gather(at, int64(ITEM_BYTES), inside))
-            at += int64(lines_at_once * step)
-            to = int32(to + pass_bytes)
-            line = int32(line + lines_at_once)
 
-    def read_pair(target, line, needed):
-        """The two vectors that hold a chunk."""
-        at: int32 = target + line * row_bytes
+def make_align(lines: Lines) -> Callable[..., None]:
+    """A device function: (copies, source, extents): put chunks in place, out of vectors there."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import load_shared, low_word
+    from dxgemm.handwritten.parts.line_intrinsics import shift_words, store_chunk_if
+
+    passes, at_once, is_along_k = lines.passes, lines.at_once, lines.is_along_k
+    pass_bytes, has_excess = at_once * lines.row_bytes, passes * at_once > lines.lines
+
+    @device
+    def read_pair(target, number, needed):
+        """The two vectors that hold the chunk of a pass."""
+        at: int32 = target + number * pass_bytes
         if has_excess:
-            at = target if line >= needed else at
+            at = target if number * at_once >= needed else at
         return load_shared(int32, WORDS, at, 0) + load_shared(int32, WORDS, at, CHUNK_BYTES)
 
+    @device
     def shift_pair(words, shift, masks):
         chunk = shift_words(words, shift)
         return (
@@ -253,10 +326,9 @@ def make_line_load(
             int32(chunk[2] & masks[2]), int32(chunk[3] & masks[3]),
         )  # fmt: skip
 
-    read_pair, shift_pair = device(read_pair), device(shift_pair)
-
-    def align(target, source, step, item, rest, left, needed):
-        inside: int32 = min(max(rest, 0), CHUNK_BYTES)
+    @device
+    def align(copied, source, extent):
+        inside: int32 = min(max(extent.rest, 0), CHUNK_BYTES)
         masks = ()
         for word in static_range(WORDS):  # what follows in memory must count as zero
             bytes_left: int32 = inside - word * WORD_BYTES
@@ -264,22 +336,89 @@ def make_line_load(
             masks = masks + (mask if bytes_left > 0 else int32(0),)
         for first in static_range(0, passes, TOGETHER):
             pairs = ()
-            for i in static_range(first, first + TOGETHER):
-                if i < passes:
-                    pairs = pairs + (read_pair(target, int32(i * lines_at_once), needed),)
+            for i in static_range(first, min(first + TOGETHER, passes)):
+                pairs = pairs + (read_pair(copied.target, int32(i), extent.needed),)
             cuda.syncwarp()
-            for i in static_range(first, first + TOGETHER):
-                if i < passes:
-                    shift: int32 = low_word(source) + i * lines_at_once * step & CHUNK_BYTES - 1
-                    if not is_along_k:  # whole lines are zero
-                        mask = int32(-1) if i * lines_at_once < left else int32(0)
-                        masks = (mask, mask, mask, mask)
-                    chunk = shift_pair(pairs[i - first], shift, masks)
-                    store_chunk_if(target, i * pass_bytes, chunk, int32(i * lines_at_once < needed))
+            for i in static_range(first, min(first + TOGETHER, passes)):
+                shift: int32 = low_word(source) + i * at_once * copied.step & CHUNK_BYTES - 1
+                if not is_along_k:  # whole lines are zero
+                    mask = int32(-1) if i * at_once < extent.left else int32(0)
+                    masks = (mask, mask, mask, mask)
+                chunk = shift_pair(pairs[i - first], shift, masks)
+                is_needed = int32(i * at_once < extent.needed)
+                store_chunk_if(copied.target, i * pass_bytes, chunk, is_needed)
 
+    return align
+
+
+def make_patch(lines: Lines) -> Callable[..., None]:
+    """A device function: (copies, source, extents): put chunks whose vectors cross an end."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import low_word, store_shared
+
+    at_once, pass_bytes = lines.at_once, lines.at_once * lines.row_bytes
+    gather, _ = make_chunk_loads(ITEM_BYTES)
+    find_ends = make_find_ends()
+
+    @device
+    def patch(copied, source, extent):
+        begin, end = find_ends(copied)
+        at = source
+        to: int32 = copied.target
+        line: int32 = 0
+        inside: int32 = min(max(extent.rest, 0), CHUNK_BYTES)
+        wanted: int32 = min(extent.left, extent.needed) if extent.rest > 0 else 0
+        while line < wanted:
+            vector = at & -CHUNK_BYTES
+            shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
+            behind = vector + CHUNK_BYTES * (1 + (inside + shift > CHUNK_BYTES))
+            if vector < begin or behind > end:
+                store_shared(to, 0, gather(at, int64(ITEM_BYTES), inside))
+            at += int64(at_once * copied.step)
+            to += pass_bytes
+            line += at_once
+
+    return patch
+
+
+def make_line_load(lines: Lines, tile_k: int, is_cached: bool) -> Load:
+    """The load of one operand; is_cached is True if copies go through L1."""
+    is_along_k, extents = lines.is_along_k, make_extents(lines, tile_k)
+    make_start = make_start_units if lines.is_aligned else make_start_vectors
+    start_copies, align, patch = make_start(lines, is_cached), make_align(lines), make_patch(lines)
+
+    @device
+    def start(copied, source, part, x_left, k_left):
+        start_copies(copied, source, extents(copied.line, copied.item, x_left, k_left))
+
+    @device
+    def advance(copied, source):
+        return source + tile_k * (ITEM_BYTES if is_along_k else copied.step)
+
+    @device
+    def finish(copied, source, x_left, k_left):
+        extent = extents(copied.line, copied.item, x_left, k_left)
+        align(copied, source, extent)
+        if not copied.is_inside:
+            patch(copied, source, extent)
+
+    begin = make_begin_lines(lines)
+    return Load(begin, start, advance, finish=None if lines.is_aligned else finish)
+
+
+def make_lane_place(lines: Lines, is_left: bool) -> Callable[..., Any]:
+    """A device function: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
+
+    Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16): rows
+    and then k for the left operand, k and then columns for the right one.
+    """
+    from numba import int32
+
+    is_along_k = lines.is_along_k
+
+    @device
     def lane_place(lane):
-        """Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16):
-        rows and then k for the left operand, k and then columns for the right one."""
         inner, outer = lane // 8 % 2, lane // 16
         if not is_left:
             inner, outer = outer, inner
@@ -288,8 +427,4 @@ def make_line_load(
             return int32(inner * 8 + lane % 8), int32(outer * 8)
         return int32(inner * 8), int32(outer * 8 + lane % 8)
 
-    steps = (row_bytes, ITEM_BYTES) if is_along_k else (ITEM_BYTES, row_bytes)
-    return LineLoad(
-        device(place), device(extents), device(start), device(align), device(start_inside),
-        device(patch), device(lane_place), not is_along_k, *steps,
-    )  # fmt: skip
+    return lane_place

@@ -1,16 +1,19 @@
-"""The result of a small matrix, from the sums of `mma.sync` through shared memory to global memory.
+"""The `store` of the frame `resident`: the sums of a small matrix to global memory.
 
-Sums are rounded and put into shared memory as lines of the result, where neither an epilogue nor c
-nor float32 wants them whole. Threads then store these lines 16 bytes at a time, or, from an odd
-address on, in words of two elements.
+Those of half precision pass shared memory. They are rounded and put there as lines of the result,
+where neither an epilogue nor c nor float32 wants them whole. Threads then store these lines 16
+bytes at a time, or, from an odd address on, in words of two elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.batch_place import make_sync
+from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 ITEM_BYTES, SUM_BYTES = 2, 4
 CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
@@ -19,6 +22,19 @@ CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
 QUOTIENT_BITS = 22
 QUOTIENT = 1 << QUOTIENT_BITS
 RUN_TURNS = 4  # words of a thread on their way
+
+
+class Store(NamedTuple):
+    """Device function that stores the sums of a thread.
+
+    Attributes:
+        store: (sums, smem, row, col, tile, problem, extra): row and col are the first element of
+            the thread, or of its warp, in the tile. All threads of the tile call it together.
+        takes_smem: True if it needs the shared memory of a and b.
+    """
+
+    store: Callable[..., None]
+    takes_smem: bool
 
 
 def rounded_line_bytes(tile_n: int) -> int:
@@ -41,123 +57,156 @@ def line_threads(pieces: int) -> int:
     return min(32, 1 << (pieces.bit_length() - 1))
 
 
-def make_store_tile(
-    config: Any, out_dtype: str, epilogue: Any, sync: Callable[..., None]
-) -> Callable[..., None]:
-    """A device function: write a tile of alpha * sums + beta * c, finished.
+def make_store(fragment: Fragment, dtype: str, epilogue: Any, is_far: bool) -> Store:
+    """The store from registers; is_far is True if strides need 64 bits, in bytes."""
+    from numba import int32, int64
 
-    All threads of the tile call it together, with the address of shared memory that they no longer
-    need. row and col are the first element of the warp's tile in the block's, tile_row and tile_col
-    the first of that in the matrix.
+    from dxgemm.handwritten.parts.tiles import make_store_result
+
+    store_result = make_store_result(fragment, dtype, epilogue, int64 if is_far else int32)
+
+    @device
+    def store(sums, smem, row, col, tile, problem, is_inside, extra):
+        if tile.exists:
+            store_result(
+                sums, int32(tile.row + row), int32(tile.col + col), is_inside, problem.m, problem.n,
+                problem.alpha, problem.beta, problem.c, problem.c.start, problem.out,
+                problem.out.start, tile.matrix, extra,
+            )  # fmt: skip
+
+    return Store(store, False)
+
+
+def make_put(config: Any, kind: str) -> Callable[..., None]:
+    """A device function: put a warp's sums times alpha into lines of shared memory.
 
     Args:
-        config: a `Config` of `half_batch`.
-        out_dtype: dtype of c and the result.
-        epilogue: None, or a `Fusion`.
-        sync: device function, a barrier over the threads of the tile.
+        kind: "f16" or "bf16" if they are rounded, "" if not.
     """
-    from numba import float32, int32, int64, uint16
+    from numba import int32
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.hopper import pack_pair
-    from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        divide,
-        global_address,
-        load_shared,
-        low_word,
-        store_global,
-        store_shared,
-    )
-    from dxgemm.handwritten.parts.line_intrinsics import store_word_if
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.intrinsics import store_shared
 
-    def device(function: Callable[..., Any]) -> Any:
-        return device_function(unroll(function))
-
-    kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
-    is_half, rounds = out_dtype in HALVES, out_dtype in HALVES and epilogue is None
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, stored)
-    tile_m, tile_n, threads = config.tile_m, config.tile_n, config.tile_threads
     mmas_m, mmas_n = config.warp_m // 16, config.warp_n // 8
-    half_line, sum_line = rounded_line_bytes(tile_n), sum_line_bytes(tile_n)
-    chunks = tile_n // CHUNK_ITEMS
-    lines_at_once = threads // chunks
+    item_bytes = ITEM_BYTES if kind else SUM_BYTES
+    line_bytes = rounded_line_bytes(config.tile_n) if kind else sum_line_bytes(config.tile_n)
+
+    @device
+    def put(acc, smem, lane, row, col, alpha):
+        target: int32 = smem + (row + lane // 4) * line_bytes
+        target += (col + lane % 4 * 2) * item_bytes
+        for i in static_range(2 * mmas_m):
+            for j in static_range(mmas_n):
+                place = (i // 2 * mmas_n + j) * 4 + i % 2 * 2
+                x, y = alpha * acc[place], alpha * acc[place + 1]
+                if kind:
+                    values = (pack_pair(kind, x, y),)
+                else:
+                    values = (x, y)
+                store_shared(target, 8 * i * line_bytes + 8 * j * item_bytes, values)
+
+    return put
+
+
+def make_vectors_out(config: Any) -> Callable[..., None]:
+    """A device function: lines of rounded sums to memory, 16 bytes at a time."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import load_shared, store_global
+
+    tile_m, line_bytes = config.tile_m, rounded_line_bytes(config.tile_n)
+    chunks = config.tile_n // CHUNK_ITEMS
+    lines_at_once = config.tile_threads // chunks
     passes = -(-tile_m // lines_at_once)
-    taken = columns_for_one(epilogue)
-    word_turns = tile_n // 64 + 1
-    piece_threads = line_threads(tile_n // taken)
-    piece_lines = threads // piece_threads
-    finish = make_finish(epilogue, "float32", "float32", taken, is_half)
-    plus_c = make_plus_c("float32", out_dtype, taken)
 
-    def store_word(to, item, items, source, second):
-        """Store elements `item` and the next, if they are among `items`; the next is at second."""
-        if item < items:
-            low = int32(load_shared(uint16, 1, int32(source), 0)[0])
-            high = int32(load_shared(uint16, 1, int32(source + second), 0)[0])
-            at = to + item * ITEM_BYTES
-            if item < 0:
-                store_global(at, ITEM_BYTES, (uint16(high),))
-            elif int32(item + 1) < items:
-                store_global(at, 0, (low_word(low | high << 16),))
-            else:
-                store_global(at, 0, (uint16(low),))
-
-    store_word = device(store_word)
-
-    def make_put(line_bytes: int, item_bytes: int) -> Callable[..., None]:
-        """Put a warp's sums times alpha into lines of shared memory, of words or of halves."""
-
-        def put(acc, smem, lane, row, col, alpha):
-            target: int32 = smem + (row + lane // 4) * line_bytes
-            target += (col + lane % 4 * 2) * item_bytes
-            for i in static_range(2 * mmas_m):
-                for j in static_range(mmas_n):
-                    place = (i // 2 * mmas_n + j) * 4 + i % 2 * 2
-                    x, y = alpha * acc[place], alpha * acc[place + 1]
-                    if item_bytes == SUM_BYTES:
-                        values = (x, y)
-                    else:
-                        values = (pack_pair(kind, x, y),)
-                    store_shared(target, 8 * i * line_bytes + 8 * j * item_bytes, values)
-
-        return device(put)
-
-    def store_vectors(smem, thread, rows, cols, target, line_bytes):
+    @device
+    def vectors_out(smem, thread, rows, cols, target, target_line):
         line: int32 = thread // chunks
         item: int32 = thread % chunks * CHUNK_ITEMS
         if line >= lines_at_once or item >= cols:
             rows = int32(0)
-        source: int32 = smem + line * half_line + item * ITEM_BYTES
-        to = target + line * line_bytes + item * ITEM_BYTES
+        source: int32 = smem + line * line_bytes + item * ITEM_BYTES
+        to = target + line * target_line + item * ITEM_BYTES
         for i in static_range(passes):
             if line + i * lines_at_once < rows:
-                words = load_shared(int32, 4, source, i * lines_at_once * half_line)
+                words = load_shared(int32, 4, source, i * lines_at_once * line_bytes)
                 store_global(to, 0, words)
-            to += lines_at_once * line_bytes
+            to += lines_at_once * target_line
 
-    def store_words(smem, thread, rows, cols, target, line_bytes):
+    return vectors_out
+
+
+def make_join() -> Callable[..., Any]:
+    """A device function: (first, second) -> the word of two halves at these shared addresses."""
+    from numba import int32, uint16
+
+    from dxgemm.handwritten.parts.intrinsics import load_shared, low_word
+
+    @device
+    def join(first, second):
+        low = int32(load_shared(uint16, 1, int32(first), 0)[0])
+        high = int32(load_shared(uint16, 1, int32(second), 0)[0])
+        return low_word(low | high << 16)
+
+    return join
+
+
+def make_words_out(config: Any) -> Callable[..., None]:
+    """A device function: lines of rounded sums to any even addresses, in words of two elements."""
+    from numba import int32, uint16
+
+    from dxgemm.handwritten.parts.intrinsics import low_word, store_global
+
+    lines_at_once, line_bytes = config.tile_threads // 32, rounded_line_bytes(config.tile_n)
+    word_turns = config.tile_n // 64 + 1
+    join = make_join()
+
+    @device
+    def put_word(to, item, items, source):
+        """Store elements `item` and the next, if they are among `items`."""
+        if item < items:
+            word = join(source, source + ITEM_BYTES)
+            at = to + item * ITEM_BYTES
+            if item < 0:
+                store_global(at, ITEM_BYTES, (uint16(word >> 16),))
+            elif int32(item + 1) < items:
+                store_global(at, 0, (word,))
+            else:
+                store_global(at, 0, (uint16(word),))
+
+    @device
+    def words_out(smem, thread, rows, cols, target, target_line):
         line: int32 = thread // 32
-        to = target + line * line_bytes
-        source: int32 = smem + line * half_line
+        to = target + line * target_line
+        source: int32 = smem + line * line_bytes
         while line < rows:
             # Of the first word of a line only the second element is its own, at an odd address.
             item: int32 = thread % 32 * 2 - (low_word(to) >> 1 & 1)
             for _ in static_range(word_turns):
-                store_word(to, item, cols, source + item * ITEM_BYTES, ITEM_BYTES)
+                put_word(to, item, cols, source + item * ITEM_BYTES)
                 item += 64
-            line += threads // 32
-            to += threads // 32 * line_bytes
-            source += threads // 32 * half_line
+            line += lines_at_once
+            to += lines_at_once * target_line
+            source += lines_at_once * line_bytes
 
-    def store_run(smem, thread, rows, cols, target):
-        """Store lines that follow each other without a gap, words across two lines too."""
+    return words_out
+
+
+def make_run_out(config: Any) -> Callable[..., None]:
+    """A device function: lines that follow each other without a gap, words across two lines too."""
+    from numba import int32, uint16
+
+    from dxgemm.handwritten.parts.intrinsics import divide, load_shared, low_word, store_global
+    from dxgemm.handwritten.parts.line_intrinsics import store_word_if
+
+    threads, line_bytes = config.tile_threads, rounded_line_bytes(config.tile_n)
+    join = make_join()
+
+    @device
+    def run_out(smem, thread, rows, cols, target):
         items: int32 = rows * cols
-        gap: int32 = half_line - cols * ITEM_BYTES
+        gap: int32 = line_bytes - cols * ITEM_BYTES
         inverse = divide(int32(QUOTIENT - 1 + cols), cols)
         # The first word that is whole begins with this element.
         odd: int32 = low_word(target) >> 1 & 1
@@ -173,9 +222,7 @@ def make_store_tile(
                 is_last = int32(item + 1) == int32(int32(line + 1) * cols)
                 step: int32 = ITEM_BYTES + (gap if is_last else 0)
                 source: int32 = smem + item * ITEM_BYTES + line * gap
-                low = int32(load_shared(uint16, 1, source, 0)[0])
-                high = int32(load_shared(uint16, 1, int32(source + step), 0)[0])
-                words = words + (low_word(low | high << 16),)
+                words = words + (join(source, source + step),)
             for turn in static_range(RUN_TURNS):
                 is_whole = int32(first + (turn * 2 * threads + 1)) < items
                 store_word_if(to, turn * 4 * threads, words[turn], int32(is_whole))
@@ -185,62 +232,90 @@ def make_store_tile(
             if odd == 1:
                 store_global(target, 0, load_shared(uint16, 1, smem, 0))
             if items > odd and items - odd & 1 == 1:
-                last: int32 = smem + (rows - 1) * half_line + (cols - 1) * ITEM_BYTES
+                last: int32 = smem + (rows - 1) * line_bytes + (cols - 1) * ITEM_BYTES
                 end = target + (items - 1) * ITEM_BYTES
                 store_global(end, 0, load_shared(uint16, 1, last, 0))
 
-    def store_elements(
-        smem, thread, rows, cols, beta, c, c_start, out, out_start, matrix, tile_row, tile_col,
-        extra,
-    ):  # fmt: skip
-        out_typed = view_as(stored, out.data)
+    return run_out
+
+
+def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..., None]:
+    """A device function: lines of sums to memory, by elements, plus beta * c and finished."""
+    from numba import float32, int32, int64
+
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.intrinsics import load_shared
+    from dxgemm.handwritten.parts.widening import HALVES, make_put_element
+
+    taken, line_bytes = columns_for_one(epilogue), sum_line_bytes(config.tile_n)
+    piece_threads = line_threads(config.tile_n // taken)
+    piece_lines = config.tile_threads // piece_threads
+    finish = make_finish(epilogue, "float32", "float32", taken, out_dtype in HALVES)
+    plus_c, put = make_plus_c("float32", out_dtype, taken), make_put_element(out_dtype)
+
+    @device
+    def elements_out(smem, thread, rows, cols, tile, problem, extra):
+        c, out = problem.c, problem.out
+        c_start, out_start = int64(tile.matrix) * c.batch, int64(tile.matrix) * out.batch
         line: int32 = thread // piece_threads
         while line < rows:
             item: int32 = thread % piece_threads * taken
             while item < cols:
-                values = load_shared(float32, taken, int32(smem + line * sum_line + item * 4), 0)
-                row, col = int64(tile_row + line), int64(tile_col + item)
-                place = c_start + row * c.row + col * c.col
-                values = plus_c(values, beta, c, place, c.col)
-                values = finish(values, matrix, row, col, extra)
-                place = out_start + row * out.row + col // taken * out.col
-                out_typed[place] = narrow(values[0])
+                values = load_shared(float32, taken, int32(smem + line * line_bytes + item * 4), 0)
+                row, col = int64(tile.row + line), int64(tile.col + item)
+                values = plus_c(values, problem.beta, c, c_start + row * c.row + col * c.col, c.col)
+                values = finish(values, tile.matrix, row, col, extra)
+                put(out.data, out_start + row * out.row + col // taken * out.col, values[0])
                 item += piece_threads * taken
             line += piece_lines
 
-    put_sums = make_put(sum_line, SUM_BYTES)
-    put_rounded = make_put(half_line, ITEM_BYTES) if rounds else put_sums
-    stores = store_vectors, store_words, store_run, store_elements
-    store_vectors, store_words, store_run, store_elements = (device(store) for store in stores)
+    return elements_out
 
-    def store_tile(
-        acc, smem, thread, exists, matrix, row, col, tile_row, tile_col, m, n, alpha, beta,
-        c, out, extra,
-    ):  # fmt: skip
-        rows: int32 = min(m - tile_row, tile_m) * exists
-        cols: int32 = min(n - tile_col, tile_n)
+
+def make_line_store(config: Any, out_dtype: str, epilogue: Any) -> Store:
+    """The store of sums of `mma.sync` through shared memory, in whole lines of the result.
+
+    Args:
+        config: a config of `half_batch`.
+        out_dtype: dtype of c and the result.
+        epilogue: None, or a `Fusion`.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
+
+    kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
+    rounds = kind != "" and epilogue is None
+    tile_m, tile_n = config.tile_m, config.tile_n
+    put_sums, elements_out = make_put(config, ""), make_elements_out(config, out_dtype, epilogue)
+    put_rounded = make_put(config, kind) if rounds else put_sums
+    vectors_out, words_out = make_vectors_out(config), make_words_out(config)
+    run_out, sync = make_run_out(config), make_sync(config)
+
+    @device
+    def store(sums, smem, row, col, tile, problem, is_inside, extra):
+        out, thread = problem.out, tile.thread
+        rows: int32 = min(problem.m - tile.row, tile_m) * tile.exists
+        cols: int32 = min(problem.n - tile.col, tile_n)
         lane: int32 = thread % 32
-        out_start = matrix * out.batch
-        if rounds and beta == 0 and out.col == 1:
+        if rounds and problem.beta == 0 and out.col == 1:
             own: int32 = smem + CHUNK_BYTES  # the element before a line is read as well
-            put_rounded(acc, own, lane, row, col, alpha)
+            put_rounded(sums, own, lane, row, col, problem.alpha)
             sync()
             line_bytes = out.row * ITEM_BYTES
             target = global_address(out.data) + ITEM_BYTES * (
-                out_start + int64(tile_row) * out.row + tile_col
+                int64(tile.matrix) * out.batch + int64(tile.row) * out.row + tile.col
             )
             if (target | line_bytes | cols * ITEM_BYTES) % CHUNK_BYTES == 0:
-                store_vectors(own, thread, rows, cols, target, line_bytes)
+                vectors_out(own, thread, rows, cols, target, line_bytes)
             elif out.row == cols:
-                store_run(own, thread, rows, cols, target)
+                run_out(own, thread, rows, cols, target)
             else:
-                store_words(own, thread, rows, cols, target, line_bytes)
+                words_out(own, thread, rows, cols, target, line_bytes)
         else:
-            put_sums(acc, smem, lane, row, col, alpha)
+            put_sums(sums, smem, lane, row, col, problem.alpha)
             sync()
-            store_elements(
-                smem, thread, rows, cols, beta, c, matrix * c.batch, out, out_start, matrix,
-                tile_row, tile_col, extra,
-            )  # fmt: skip
+            elements_out(smem, thread, rows, cols, tile, problem, extra)
 
-    return device(store_tile)
+    return Store(store, True)

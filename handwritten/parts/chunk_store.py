@@ -9,9 +9,13 @@ a thread. A result that allows no such vectors is stored by elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from dxgemm.handwritten.parts.addend import KINDS, make_plus_c_at
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 CHUNK_COLS = 32
 SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
@@ -20,6 +24,39 @@ STORE_BYTES = 2560  # of shared memory for a warp's store: 16 lines of 160 bytes
 LANES = 32
 # Lines of a chunk, their elements, and their bytes: padded against bank conflicts. By `along_rows`.
 _LINES = {True: (16, 32, 160), False: (32, 16, 80)}
+
+
+class Chunk(NamedTuple):
+    """How a chunk lies, and what becomes of it; see `make_store_chunk`."""
+
+    out_dtype: str
+    along_rows: bool
+    rows_are_split: bool
+    epilogue: Any
+    acc_dtype: str
+
+    @property
+    def kind(self) -> str:
+        """Name of a 16-bit float that is stored; "" for other results."""
+        return KINDS.get(self.out_dtype, "")
+
+    @property
+    def vector_items(self) -> int:
+        """Elements of 16 bytes of the result."""
+        return 16 // {"int8": 1, "float16": 2, "bfloat16": 2}.get(self.out_dtype, 4)
+
+    @property
+    def lanes_per_line(self) -> int:
+        """Lanes that store a line in vectors."""
+        return _LINES[self.along_rows][1] // self.vector_items
+
+    def finish(self, width: int, is_read: bool = False) -> Callable[..., Any]:
+        """The device function that finishes so many neighbours."""
+        from dxgemm.handwritten.parts.epilogue import make_finish
+
+        result = "int32" if self.out_dtype == "int32" else "float32"  # before it is narrowed
+        rounds = self.kind != ""
+        return make_finish(self.epilogue, self.acc_dtype, result, width, rounds, is_read)
 
 
 def make_store_chunk(
@@ -51,189 +88,44 @@ def make_store_chunk(
         read_chunk, which reads the epilogue's operands ahead; store_chunk, which takes them and
         stores vectors; and store_elements.
     """
-    from numba import cuda, float32, int32, uint16
-
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
-    from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad, store_byte, unpack_pair
-    from dxgemm.handwritten.parts.intrinsics import (
-        load_global,
-        load_shared,
-        plus_scaled,
-        scaled,
-        store_global,
+    chunk = Chunk(out_dtype, along_rows, rows_are_split, epilogue, acc_dtype)
+    return (
+        make_read_chunk(chunk),
+        make_vectors_out(chunk, has_edges),
+        make_elements_out(chunk, side),
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
-    is_byte = out_dtype == "int8"
-    is_word = not kind and not is_byte  # results of 32 bits
-    scalar = {"float32": float32, "int32": int32}[acc_dtype]
-    adds_c = acc_dtype in ("float32", out_dtype) and not is_byte
-    result = "int32" if out_dtype == "int32" else "float32"  # before it is narrowed
-    lines, line_items, line_bytes = _LINES[along_rows]
-    item_bytes = 4 if is_word else 1 if is_byte else 2
-    vector_items = 16 // item_bytes
-    lanes_per_line = line_items // vector_items
-    lines_per_step = LANES // lanes_per_line
-    steps = lines // lines_per_step
-    # Columns of the product for one of the result: neighbours in a line. Then in the chunk.
-    taken = columns_for_one(epilogue)
-    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
-    line_pieces = line_items // taken
-    rounds = bool(kind)
-    finish = make_finish(epilogue, acc_dtype, result, taken, rounds)
-    read = make_read(epilogue, vector_items)
-    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, rounds, is_read=True)
-    is_whole = side is None
-    keeps, _ = make_keeps(side)
-    write_chunk, place = make_write_chunk(along_rows, rows_are_split)
 
-    @cuda.jit(device=True, forceinline=True)
-    def load_element(address):
-        if is_word:
-            return load_global(scalar, 1, address, 0)[0]
-        return unpack_pair(kind, int32(load_global(uint16, 1, address, 0)[0]))[0]
+def make_place(chunk: Chunk) -> Callable[..., Any]:
+    """A device function: (line, item) -> row and column, from the chunk's first on."""
+    from numba import int32
 
-    @cuda.jit(device=True, forceinline=True)
-    def store_element(address, value):
-        if is_word:
-            store_global(address, 0, (value,))
-        elif is_byte:
-            store_byte(address, pack_quad(value, value, value, value))
+    along_rows, rows_are_split = chunk.along_rows, chunk.rows_are_split
+
+    @device
+    def place(line, item):
+        if along_rows:
+            row, col = line, item
         else:
-            store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
+            row, col = item, line
+        if rows_are_split:
+            row = int32(row + (row & 8))
+        return row, col
 
-    def make_plus_c(count: int) -> Any:
-        """A device function: values plus beta times `count` neighbours from an address on."""
-
-        def plus_c(values, beta, address):
-            if adds_c and beta != 0:
-                added = ()
-                if count == 1:
-                    added = (load_element(address),)
-                elif is_word:
-                    added = load_global(scalar, 4, address, 0)
-                else:
-                    pairs = load_global(int32, 4, address, 0)
-                    for i in static_range(4):
-                        added = added + unpack_pair(kind, pairs[i])
-                values = plus_scaled(values, beta, added)
-            return values
-
-        return cuda.jit(device=True, forceinline=True)(unroll(plus_c))
-
-    plus_element, plus_vector = make_plus_c(1), make_plus_c(vector_items)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def read_chunk(lane, rows, cols, matrix, top, left, extra):
-        """The epilogue's operands for the chunk; outside of the result those of its edge."""
-        item: int32 = lane % lanes_per_line * vector_items
-        operands = ()
-        for step in static_range(steps):
-            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
-            if along_rows:
-                line: int32 = top + min(row, rows - 1)
-                along: int32 = left + min(col, cols - vector_items)
-            else:
-                line = left + min(col, cols - 1)
-                along = top + min(row, rows - vector_items)
-            operands = operands + (read(matrix, line, along, extra),)
-        return operands
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def store_chunk(
-        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
-        operands, matrix, top, left,
-    ):  # fmt: skip
-        """Store 16 bytes at a time, each whole inside the result or whole outside of it."""
-        write_chunk(chunk_smem, lane, frag)
-        item: int32 = lane % lanes_per_line * vector_items
-        row, col = place(int32(lane // lanes_per_line), item)
-        if not has_edges:
-            lines: int32 = 4 * LANES
-        elif along_rows:
-            lines = rows if col < cols else 0
-        else:
-            lines = cols if row < rows else 0
-        for step in static_range(steps):
-            line = int32(lane // lanes_per_line + step * lines_per_step)
-            source: int32 = chunk_smem + line * line_bytes + item * 4
-            row, col = place(line, item)
-            line, along = (row, col) if along_rows else (col, row)
-            if line < lines:
-                old = c + int32(line * c_line_bytes + along * item_bytes)
-                if taken > 1:
-                    along = along // 2
-                target = out + int32(line * out_line_bytes + along * item_bytes)
-                sums, packed = (), ()
-                for i in static_range(0, vector_items, 4):
-                    sums = sums + load_shared(scalar, 4, source, 4 * i)
-                values = plus_vector(scaled(alpha, sums), beta, old)
-                if along_rows:
-                    values = finish_vector(values, matrix, top + row, left + col, operands[step])
-                else:
-                    values = finish_vector(values, matrix, left + col, top + row, operands[step])
-                if is_word:
-                    packed = values
-                elif is_byte:
-                    for i in static_range(0, vector_items // taken, 4):
-                        quad = pack_quad(values[i], values[i + 1], values[i + 2], values[i + 3])
-                        packed = packed + (quad,)
-                else:
-                    for i in static_range(4 // taken):
-                        packed = packed + (pack_pair(kind, values[2 * i], values[2 * i + 1]),)
-                store_global(target, 0, packed)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def store_elements(
-        frag, chunk_smem, lane, rows, cols, alpha, beta,
-        c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
-        matrix, top, left, extra,
-    ):  # fmt: skip
-        """Store one element a thread and step, for a result that allows no vectors."""
-        write_chunk(chunk_smem, lane, frag)
-        line: int32 = lane // line_pieces
-        item: int32 = lane % line_pieces * taken
-        source: int32 = chunk_smem + line * line_bytes + item * 4
-        inside: int32 = min(lines, rows if along_rows else cols)
-        while line < inside:
-            row, col = place(line, item)
-            if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
-                sums, values = load_shared(scalar, taken, source, 0), ()
-                for i in static_range(taken):
-                    old = c + row * c_row_bytes + col * c_col_bytes
-                    old += i * (c_col_bytes if along_rows else c_row_bytes)
-                    values = values + plus_element((scaled(alpha, sums[i]),), beta, old)
-                if along_rows:
-                    values = finish(values, matrix, top + row, left + col, extra)
-                else:
-                    values = finish(values, matrix, left + col, top + row, extra)
-                target = out + row // row_taken * out_row_bytes + col // col_taken * out_col_bytes
-                store_element(target, values[0])
-            line += LANES // line_pieces
-            source += LANES // line_pieces * line_bytes
-
-    return read_chunk, store_chunk, store_elements
+    return place
 
 
-def make_write_chunk(
-    along_rows: bool, rows_are_split: bool
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions write_chunk and place, for lines in shared memory as `_LINES` says."""
+def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
+    """A device function: (chunk_smem, lane, frag): put a thread's sums into lines of the chunk."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import store_shared
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    along_rows, rows_are_split = chunk.along_rows, chunk.rows_are_split
     _, _, line_bytes = _LINES[along_rows]
 
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def write_chunk(chunk_smem, lane, frag):
-        """Put a thread's sums into the lines of the chunk."""
+    @device
+    def put_chunk(chunk_smem, lane, frag):
         cuda.syncwarp()  # the chunk before has been read
         quad: int32 = lane // 4
         member: int32 = lane % 4
@@ -258,15 +150,173 @@ def make_write_chunk(
                         store_shared(start, i % 2 * line_bytes + i // 2 * 32, (frag[4 * j + i],))
         cuda.syncwarp()
 
-    @cuda.jit(device=True, forceinline=True)
-    def place(line, item):
-        """Row and column, from the chunk's first on, of an item of a line."""
-        if along_rows:
-            row, col = line, item
-        else:
-            row, col = item, line
-        if rows_are_split:
-            row = int32(row + (row & 8))
-        return row, col
+    return put_chunk
 
-    return write_chunk, place
+
+def make_read_chunk(chunk: Chunk) -> Callable[..., Any]:
+    """The device function read_chunk; outside of the result, it reads operands of its edge."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.epilogue import make_read
+
+    along_rows, vector_items = chunk.along_rows, chunk.vector_items
+    lanes_per_line = chunk.lanes_per_line
+    lines_per_step = LANES // lanes_per_line
+    steps = _LINES[along_rows][0] // lines_per_step
+    read, place = make_read(chunk.epilogue, vector_items), make_place(chunk)
+
+    @device
+    def read_chunk(lane, rows, cols, matrix, top, left, extra):
+        item: int32 = lane % lanes_per_line * vector_items
+        operands = ()
+        for step in static_range(steps):
+            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
+            if along_rows:
+                line: int32 = top + min(row, rows - 1)
+                along: int32 = left + min(col, cols - vector_items)
+            else:
+                line = left + min(col, cols - 1)
+                along = top + min(row, rows - vector_items)
+            operands = operands + (read(matrix, line, along, extra),)
+        return operands
+
+    return read_chunk
+
+
+def make_pack(chunk: Chunk) -> Callable[..., Any]:
+    """A device function: (values) -> the words of 16 bytes of the result, or of half of them."""
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad
+
+    kind, is_byte = chunk.kind, chunk.out_dtype == "int8"
+    count = chunk.vector_items // columns_for_one(chunk.epilogue)
+
+    @device
+    def pack(values):
+        words = ()
+        if is_byte:
+            for i in static_range(0, count, 4):
+                quad = pack_quad(values[i], values[i + 1], values[i + 2], values[i + 3])
+                words = words + (quad,)
+        elif kind:
+            for i in static_range(0, count, 2):
+                words = words + (pack_pair(kind, values[i], values[i + 1]),)
+        else:
+            words = values
+        return words
+
+    return pack
+
+
+def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
+    """The device function store_chunk: 16 bytes at a time, each whole inside or outside."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
+
+    out_dtype, along_rows, _, epilogue, acc_dtype = chunk
+    scalar, vector_items = np.dtype(acc_dtype).type, chunk.vector_items
+    lines_all, _, line_bytes = _LINES[along_rows]
+    item_bytes, lanes_per_line = 16 // vector_items, chunk.lanes_per_line
+    lines_per_step = LANES // lanes_per_line
+    steps, taken = lines_all // lines_per_step, columns_for_one(epilogue)
+    plus_c, finish = (
+        make_plus_c_at(acc_dtype, out_dtype, vector_items),
+        chunk.finish(vector_items, True),
+    )
+    put_chunk, place, pack = make_put_chunk(chunk), make_place(chunk), make_pack(chunk)
+
+    @device
+    def store_chunk(
+        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
+        operands, matrix, top, left,
+    ):  # fmt: skip
+        put_chunk(chunk_smem, lane, frag)
+        item: int32 = lane % lanes_per_line * vector_items
+        row, col = place(int32(lane // lanes_per_line), item)
+        if not has_edges:
+            lines: int32 = 4 * LANES
+        elif along_rows:
+            lines = rows if col < cols else 0
+        else:
+            lines = cols if row < rows else 0
+        for step in static_range(steps):
+            line = int32(lane // lanes_per_line + step * lines_per_step)
+            source: int32 = chunk_smem + line * line_bytes + item * 4
+            row, col = place(line, item)
+            line, along = (row, col) if along_rows else (col, row)
+            if line < lines:
+                old = c + int32(line * c_line_bytes + along * item_bytes)
+                if taken > 1:
+                    along = along // 2
+                target = out + int32(line * out_line_bytes + along * item_bytes)
+                sums = ()
+                for i in static_range(0, vector_items, 4):
+                    sums = sums + load_shared(scalar, 4, source, 4 * i)
+                values = plus_c(scaled(alpha, sums), beta, old, 0, 0)
+                if along_rows:
+                    values = finish(values, matrix, top + row, left + col, operands[step])
+                else:
+                    values = finish(values, matrix, left + col, top + row, operands[step])
+                store_global(target, 0, pack(values))
+
+    return store_chunk
+
+
+def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
+    """The device function store_elements, for a result that allows no vectors: one a thread."""
+    from numba import int32, uint16
+
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad, store_byte
+    from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
+
+    out_dtype, along_rows, _, epilogue, acc_dtype = chunk
+    kind, is_byte, scalar = chunk.kind, out_dtype == "int8", np.dtype(acc_dtype).type
+    lines, line_items, line_bytes = _LINES[along_rows]
+    # Columns of the product for one of the result: neighbours in a line. Then in the chunk.
+    taken = columns_for_one(epilogue)
+    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
+    line_pieces, is_whole = line_items // taken, side is None
+    put_chunk, place, (keeps, _) = make_put_chunk(chunk), make_place(chunk), make_keeps(side)
+    plus_c, finish = make_plus_c_at(acc_dtype, out_dtype, 1), chunk.finish(taken)
+
+    @device
+    def store_element(address, value):
+        if is_byte:
+            store_byte(address, pack_quad(value, value, value, value))
+        elif kind:
+            store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
+        else:
+            store_global(address, 0, (value,))
+
+    @device
+    def store_elements(
+        frag, chunk_smem, lane, rows, cols, alpha, beta,
+        c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
+        matrix, top, left, extra,
+    ):  # fmt: skip
+        put_chunk(chunk_smem, lane, frag)
+        line: int32 = lane // line_pieces
+        item: int32 = lane % line_pieces * taken
+        source: int32 = chunk_smem + line * line_bytes + item * 4
+        inside: int32 = min(lines, rows if along_rows else cols)
+        while line < inside:
+            row, col = place(line, item)
+            if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
+                sums, values = load_shared(scalar, taken, source, 0), ()
+                for i in static_range(taken):
+                    old = c + row * c_row_bytes + col * c_col_bytes
+                    old += i * (c_col_bytes if along_rows else c_row_bytes)
+                    values = values + plus_c((scaled(alpha, sums[i]),), beta, old, 0, 0)
+                if along_rows:
+                    values = finish(values, matrix, top + row, left + col, extra)
+                else:
+                    values = finish(values, matrix, left + col, top + row, extra)
+                target = out + row // row_taken * out_row_bytes + col // col_taken * out_col_bytes
+                store_element(target, values[0])
+            line += LANES // line_pieces
+            source += LANES // line_pieces * line_bytes
+
+    return store_elements

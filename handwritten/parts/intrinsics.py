@@ -17,6 +17,7 @@ Programming Guide, "Distributed Shared Memory", for the cluster.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,9 @@ if _config.ENABLE_CUDASIM:
 
     def opaque(value: Any) -> Any:
         return value
+
+    def sync_block() -> None:
+        threading.current_thread().syncthreads()  # type: ignore[attr-defined]
 
     def _rounded(value: Any) -> Any:
         """The cast to the type of a value; sums of int8 wrap around."""
@@ -146,6 +150,11 @@ else:
     def device_function(function: Any) -> Any:
         """Compiled into the kernel that calls it; the simulator calls it as it is."""
         return cuda.jit(device=True, forceinline=True)(function)
+
+    @device_function
+    def sync_block():
+        """The barrier of a block, for device functions that the simulator runs too."""
+        cuda.syncthreads()
 
     # The low 32 bits of an integer, as an int32. The simulator lets this cast alone cut bits off.
     low_word = int32

@@ -82,6 +82,19 @@ class BaseConfig:
         return self.min_blocks(dtype)
 
 
+@dataclass(frozen=True)
+class ThreadsConfig(BaseConfig):
+    """Threads of a block."""
+
+    threads: int
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return 64
+
+    def __str__(self) -> str:
+        return f"{self.threads} threads"
+
+
 def any_problem(problem: Any) -> None:
     """Support every problem."""
 
@@ -109,6 +122,11 @@ def tile_of(config: Any, problem: Any) -> tuple[int, int]:
 def block_a_tile(config: Any, problem: Any) -> int:
     """Blocks to launch: one, or a cluster, for each tile of each matrix of the result."""
     return problem.batch * tiles_of(problem, config.tile_m, config.tile_n) * config.cluster
+
+
+def one_block(config: Any, problem: Any) -> int:
+    """Blocks to launch: one."""
+    return 1
 
 
 def tiles_of(problem: Any, tile_m: int, tile_n: int) -> int:

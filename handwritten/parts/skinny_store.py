@@ -44,14 +44,12 @@ def make_store(
         store_cluster,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, NARROW, make_put_element
 
     x_tile, tile_row, few = TILE, SUMS_ROW, config.few
     threads, split_k = config.threads, config.split_k
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
     rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, stored)
     result = "float32" if out_dtype in NARROW else out_dtype
     # Columns of the product for one of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
@@ -59,7 +57,7 @@ def make_store(
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
     share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
     finish = make_finish(epilogue, acc_dtype, result, taken, rounds=out_dtype in HALVES)
-    plus_c = make_plus_c(acc_dtype, out_dtype, taken)
+    plus_c, put = make_plus_c(acc_dtype, out_dtype, taken), make_put_element(out_dtype)
 
     def locate(number, is_along_x):
         """y and x of a piece, pieces being numbered as they lie in the result."""
@@ -115,7 +113,6 @@ def make_store(
         cuda.syncthreads()
         rank, matrix = tile.rank, tile.matrix
         x_first, y_first, x_count, y_count = tile.x, tile.y, tile.x_count, tile.y_count
-        out_typed = view_as(stored, out.data)
         if large_is_a:
             is_along_x = abs(out.row) <= abs(out.col)
         else:
@@ -138,7 +135,7 @@ def make_store(
                 index = matrix * c.batch + row * c.row + col * c.col
                 values = plus_c(scaled(alpha, sums), beta, c, index, c.col)
                 index = matrix * out.batch + row * out.row + col // taken * out.col
-                out_typed[index] = narrow(finish(values, matrix, row, col, extra)[0])
+                put(out.data, index, finish(values, matrix, row, col, extra)[0])
 
     return device_function(unroll(store_tile))
 

@@ -87,6 +87,13 @@ def unroll(function: Callable[..., Any]) -> Callable[..., Any]:
     return _rewritten(function)
 
 
+def device(function: Callable[..., Any]) -> Any:
+    """A device function, compiled into the kernel that calls it, with `unroll` applied."""
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    return device_function(unroll(function))
+
+
 _sources: dict[int, tuple[CodeType, str]] = {}  # by the address of the code, which is kept
 
 

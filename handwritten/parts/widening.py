@@ -114,3 +114,17 @@ NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16, "int8": _nar
 def stored_type(dtype: str) -> Any:
     """Type of the elements that kernels see: uint16, the bits, for half precision."""
     return np.uint16 if dtype in HALVES else np.dtype(dtype).type
+
+
+def make_put_element(out_dtype: str) -> Any:
+    """A device function: (pointer, index, value): store a value as an element of `out_dtype`."""
+    from dxgemm.handwritten.parts.unroll import device
+
+    stored = stored_type(out_dtype)
+    narrow = NARROW.get(out_dtype, stored)
+
+    @device
+    def put(pointer, index, value):
+        view_as(stored, pointer)[index] = narrow(value)
+
+    return put

@@ -1,0 +1,220 @@
+"""A `load` of the frame `resident`: elements by cp.async, lines of one operand's tile.
+
+A line of a tile is neighbouring elements, along k or along the operand's other index, its outer
+one. Units of it are copied at a time: 16 bytes, or single elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.unroll import device, static_range
+
+
+class Load(NamedTuple):
+    """Device functions that copy an operand's tile to shared memory; all its threads take part.
+
+    The operand's rows lie along its outer index, its columns along k.
+
+    Attributes:
+        begin: (smem, tile, first, matrix, outer, depth, batch) -> the thread's copies, and the
+            address from which on it copies. `first` is the tile's first row, `outer` and
+            `depth` are the sizes of the matrix.
+        start: (copies, source, part, outer_left, k_left): start the copies of a part of k. So many
+            elements from the part's first on are inside the operand, the others become zero.
+        advance: (copies, source) -> the address for the next part of k.
+        start_whole: (copies, source, part): `start` if all elements are inside; None if that is not
+            quicker.
+        finish: (copies, source, outer_left, k_left): called when the copies of the warp have
+            arrived; None if there is nothing left to do.
+    """
+
+    begin: Callable[..., Any]
+    start: Callable[..., None]
+    advance: Callable[..., Any]
+    start_whole: Callable[..., None] | None = None
+    finish: Callable[..., None] | None = None
+
+
+class TileBytes(NamedTuple):
+    """A tile in shared memory: bytes from an element to the next along its outer index and k."""
+
+    outer: int
+    k: int
+
+
+class Copies(NamedTuple):
+    """What a thread copies: a tile that begins at smem. Strides are bytes of int32, or of int64."""
+
+    smem: Any
+    thread: Any
+    outer_stride: Any
+    k_stride: Any
+
+
+class Turns(NamedTuple):
+    """How threads share out the units of a tile's lines: each copies one per turn.
+
+    Attributes:
+        line_count: lines of the tile.
+        width, item_size: elements of a unit, and bytes of an element.
+        line_bytes, item_bytes: in shared memory, from a line and from an element to the next.
+        line_threads: neighbours that copy neighbouring units.
+        at_once: lines that all threads copy at a time.
+        lines, items: from a thread's first unit on, by turn.
+        are_partial: True if not every thread takes part: its line may lie behind the last.
+        has_idle: True if some threads never do.
+    """
+
+    line_count: int
+    width: int
+    item_size: int
+    line_bytes: int
+    item_bytes: int
+    line_threads: int
+    at_once: int
+    lines: tuple[int, ...]
+    items: tuple[int, ...]
+    are_partial: tuple[bool, ...]
+    has_idle: bool
+
+
+def share_out(
+    count: int, length: int, steps: tuple[int, int], width: int, item_size: int, threads: int,
+    most_line_threads: int,
+) -> Turns:  # fmt: skip
+    """The turns for `count` lines of `length` elements, `steps` bytes apart in shared memory."""
+    units, most = length // width, min(threads, most_line_threads)
+    line_threads = units if units <= most else gcd(units, most)
+    at_once = threads // line_threads
+    firsts = product(range(0, count, at_once), range(0, length, line_threads * width))
+    lines, items = zip(*firsts, strict=True)
+    has_idle = at_once * line_threads < threads
+    are_partial = tuple(has_idle or line + at_once > count for line in lines)
+    return Turns(
+        count, width, item_size, *steps, line_threads, at_once, lines, items, are_partial, has_idle
+    )
+
+
+def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) -> Any:
+    """A device function: a thread's copies, `piece` elements at a time: a unit, or one."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.cached_copy import copy_async_cached, copy_async_part_cached
+    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
+
+    start_copy = copy_async_cached if is_cached else copy_async
+    start_part = copy_async_part_cached if is_cached else copy_async_part
+    line_count, width, item_size, line_bytes, item_bytes, _, _, lines, items, are_partial, _ = turns
+    copies, piece_bytes = len(lines), piece * item_size
+
+    @device
+    def copy(target, first, line, stride, line_stride, length_left, lines_left):
+        for i in static_range(copies):
+            if not are_partial[i] or line < line_count - lines[i]:
+                for item in static_range(items[i], items[i] + width, piece):
+                    at = (
+                        first
+                        + int64(int32(lines[i])) * int64(line_stride)
+                        + int64(int32(item)) * int64(stride)
+                    )
+                    if is_predicated:
+                        is_inside = lines[i] < lines_left and item < length_left
+                        start_part(
+                            piece_bytes, target, lines[i] * line_bytes + item * item_bytes, at,
+                            int32(piece_bytes * is_inside),
+                        )  # fmt: skip
+                    else:
+                        start_copy(
+                            piece_bytes, target, lines[i] * line_bytes + item * item_bytes, at
+                        )
+
+    return copy
+
+
+def make_tile_load(
+    config: Any, dtype: str, mode: str, is_along_k: bool, tile_outer: int, place: TileBytes,
+    is_far: bool, is_cached: bool, most_line_threads: int = 1024,
+) -> Load:  # fmt: skip
+    """The load of one operand.
+
+    Args:
+        config: a `BatchConfig` with `parts`.
+        mode: the operand's `operand_mode`, which ends with 16 if vectors are copied.
+        is_along_k: True if lines run along k in global memory.
+        place: the tile in shared memory; vectors need elements that lie together there too.
+        is_far: True if strides need 64 bits, in bytes.
+        is_cached: True if copies go through L1.
+        most_line_threads: the most threads that copy neighbouring units of a line.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
+
+    index, part_k = int64 if is_far else int32, config.tile_k // config.parts
+    part_bytes, item_size = part_k * place.k, np.dtype(dtype).itemsize
+    count, length = (tile_outer, part_k) if is_along_k else (part_k, tile_outer)
+    line_bytes, item_bytes = steps = place if is_along_k else (place.k, place.outer)
+    width = VECTOR_BYTES // item_size if mode.endswith("16") else 1
+    turns = share_out(
+        count, length, steps, width, item_size, config.tile_threads, most_line_threads
+    )
+    line_threads, at_once, has_idle = turns.line_threads, turns.at_once, turns.has_idle
+    copy_all = make_copy(turns, width, False, is_cached)
+    copy_units, copy_elements = (make_copy(turns, n, True, is_cached) for n in (width, 1))
+
+    @device
+    def begin(smem, tile, first, matrix, outer, depth, batch):
+        outer_stride, k_stride = index(matrix.row * item_size), index(matrix.col * item_size)
+        source = global_address(matrix.data) + matrix.start * item_size
+        source += int64(int32(first)) * int64(outer_stride)
+        return Copies(smem, tile.thread, outer_stride, k_stride), source
+
+    @device
+    def first_unit(copied, source, part):
+        """The thread's first line and item, their place in shared memory, and their address."""
+        line: int32 = copied.thread // line_threads
+        item: int32 = copied.thread % line_threads * width
+        if has_idle and line >= at_once:
+            line = count
+        target: int32 = copied.smem + part * part_bytes + line * line_bytes + item * item_bytes
+        stride, line_stride = copied.k_stride, copied.outer_stride
+        if not is_along_k:
+            stride, line_stride = line_stride, stride
+        first = source + int64(line) * int64(line_stride)
+        if width > 1:
+            first += item * item_size
+        else:
+            first += int64(item) * int64(stride)
+        return line, item, target, first, stride, line_stride
+
+    @device
+    def start_whole(copied, source, part):
+        line, _, target, first, stride, line_stride = first_unit(copied, source, part)
+        copy_all(target, first, line, stride, line_stride, length, count)
+
+    @device
+    def start(copied, source, part, outer_left, k_left):
+        line, item, target, first, stride, line_stride = first_unit(copied, source, part)
+        length_left, lines_left = k_left, outer_left
+        if not is_along_k:
+            length_left, lines_left = outer_left, k_left
+        has_units = length_left % width == 0
+        length_left = int32(length_left - item)
+        lines_left = int32(lines_left - line)
+        if width > 1 and has_units:
+            copy_units(target, first, line, stride, line_stride, length_left, lines_left)
+        else:
+            copy_elements(target, first, line, stride, line_stride, length_left, lines_left)
+
+    @device
+    def advance(copied, source):
+        return source + int64(int32(part_k)) * int64(copied.k_stride)
+
+    return Load(begin, start, advance, start_whole)

@@ -1,0 +1,84 @@
+"""Groups of threads in a block: their places, and what their members have, merged.
+
+Source: M. Harris, "Optimizing Parallel Reduction in CUDA": halves added to halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dxgemm.handwritten.parts.unroll import device, static_range
+
+
+def make_find_block(lines: int) -> Callable[..., Any]:
+    """A device function: (block, count) -> matrix, number of the block in it, blocks of a matrix.
+
+    A block has so many lines, or elements, of the `count` of each matrix.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import divide
+
+    @device
+    def find_block(block, count):
+        blocks: int32 = (count + lines - 1) // lines
+        matrix = divide(block, blocks)
+        return matrix, block - matrix * blocks, blocks
+
+    return find_block
+
+
+def make_merge_members(
+    config: Any, apart: int, counts: tuple[int, ...], merge: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A device function: (smem, place, member, values) -> values of a group, in its member 0.
+
+    All threads of the block call it together, none of which needs what is in shared memory.
+
+    Args:
+        config: a `GroupsConfig`.
+        apart: places from a member of a group to the next.
+        counts: values of a thread in each of the arrays of smem, which have so many per place.
+        merge: device function of the values of two members.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    threads, group_threads = config.threads, config.threads_per_group
+    starts = tuple(sum(counts[:array]) for array in range(len(counts)))
+
+    @device
+    def merge_members(smem, place, member, values):
+        half: int32 = group_threads // 2
+        while half > 0:
+            for array in static_range(len(counts)):
+                for i in static_range(counts[array]):
+                    smem[array][i * threads + place] = values[starts[array] + i]
+            sync_block()
+            if member < half:
+                others = ()
+                for array in static_range(len(counts)):
+                    for i in static_range(counts[array]):
+                        others = others + (smem[array][i * threads + place + half * apart],)
+                values = merge(values, others)
+            sync_block()
+            half = half // 2
+        return values
+
+    return merge_members
+
+
+def make_each(count: int, operation: Callable[..., Any]) -> Callable[..., Any]:
+    """A device function: (values, others) -> the operation of each of `count` pairs of int32."""
+    from numba import int32
+
+    @device
+    def each(values, others):
+        results = ()
+        for i in static_range(count):
+            results = results + (int32(operation(values[i], others[i])),)
+        return results
+
+    return each
