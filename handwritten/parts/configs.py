@@ -11,6 +11,7 @@ import numpy as np
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
+from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES, BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
@@ -226,6 +227,7 @@ class WgmmaConfig(BaseConfig):
     dynamic_smem = True
     split_k = 1
     matrices = 1  # that a block computes at a time
+    warp_m = 16  # rows of a warp
     tile_k = ROW_BYTES // 2  # of 16-bit elements
     parts = 1  # matrices whose sum is an operand
 
@@ -241,6 +243,10 @@ class WgmmaConfig(BaseConfig):
     def consumers(self) -> int:
         """Warpgroups that multiply."""
         return self.tile_m // WARPGROUP_ROWS
+
+    @property
+    def warp_n(self) -> int:
+        return self.tile_n
 
     @property
     def threads(self) -> int:
@@ -304,3 +310,40 @@ class WgmmaConfig(BaseConfig):
 
     def __str__(self) -> str:
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+
+
+class LineConfig(BaseConfig):
+    """Base for the frame `ring` over tiles of lines: block tile tile_m x tile_n, several stages."""
+
+    tile_m: int
+    tile_n: int
+    warp_m: int
+    warp_n: int
+    stages: int
+
+    dynamic_smem = True
+    swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
+    split_k = 1  # blocks of a cluster that share the k of a tile
+    parts = 1  # matrices whose sum is an operand
+    chunk_bytes = STORE_BYTES  # of a warp's part of the result in shared memory
+    tile_k = LINE_BYTES // 2  # of elements of two bytes; twice as many int8
+
+    def complaints(self) -> Iterator[str]:
+        if self.stages < 2:
+            yield "one stage is copied while another is read: 2 or more"
+
+    @property
+    def warps(self) -> int:
+        return self.tile_m // self.warp_m * (self.tile_n // self.warp_n)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.parts * (self.tile_m + self.tile_n) * LINE_BYTES
+
+    def smem_bytes(self, dtype: str) -> int:
+        """Bytes of the ring, in whose place the warps put their parts of the result in the end."""
+        return max(self.stages * self.stage_bytes, self.warps * self.chunk_bytes)

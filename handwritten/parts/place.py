@@ -86,8 +86,9 @@ def make_place(
         flag: index in the last parameter of a flag; if that is not 0, nothing is computed.
         counter: index there of the number of products of each matrix; None for one product. The
             matrices of an operand are those of all products, one after the other.
-        shared: "m" or "k" if the problems of a group share out rows or k, by the table in global
-            memory (group_table.py) whose index in the last parameter is `table`.
+        shared: "m" or "k" if the problems of a group share out rows or k, "each" if they share
+            nothing; they are in the table in global memory (group_table.py) whose index in the last
+            parameter is `table`. m is the number of problems for "each", and a block has a tile.
     """
     from numba import cuda, int32
 
@@ -123,6 +124,8 @@ def make_place(
             numbers, rows = extra[table][0], int32(batch + 1)
         if shared == "m":
             tiles = numbers[batch]
+        if shared == "each":
+            tiles, rows = int32(batch), int32(m)
         if is_sliced:
             k_tiles: int32 = (k + tile_k - 1) // tile_k
             first, count = share(k_tiles)
@@ -169,7 +172,16 @@ def make_place(
         end: int32 = first + work.table[matrix * ROW_ITEMS + SIZE]
         return Tile(matrix, int32(0), int32(0), row, col, work.end_row, first, end)
 
-    find = {"": find, "m": find_in_rows, "k": find_in_k}[shared]
+    def find_each(work, index):
+        """The operands of a problem begin where the second matrix of a batch does."""
+        problem, number, fields = find_problem(work.table, work.table_rows, index)
+        m, n, k = work.table[fields], work.table[fields + 1], work.table[fields + 2]
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        _, row, col = locate(int32(number), tiles_m, tiles_n)
+        return Tile(int32(problem), int32(1), int32(1), row, col, m, int32(0), int32(k))
+
+    find = {"": find, "m": find_in_rows, "k": find_in_k, "each": find_each}[shared]
     begin, find = device_function(unroll(begin)), device_function(unroll(find))
     return Place(begin, find, leaves_notes=shared == "m")
 
