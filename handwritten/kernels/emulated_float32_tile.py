@@ -23,10 +23,11 @@ from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.configs import LineConfig
 from dxgemm.handwritten.parts.emulation import SCHEMES
 from dxgemm.handwritten.parts.kernel import Reductions, no_maps
-from dxgemm.handwritten.parts.line_mainloop import make_line_tiles, make_load, make_multiply
+from dxgemm.handwritten.parts.line_mainloop import make_line_tiles, make_multiply
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, STEPS
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.place import make_place
+from dxgemm.handwritten.parts.ring import make_load
 from dxgemm.handwritten.parts.scale_back import make_scale_back
 from dxgemm.handwritten.parts.store import make_store
 
@@ -71,9 +72,8 @@ def make_add(config: Config, shift: int) -> tuple[Callable[..., Any], ...]:
     a_half, b_half = config.warp_m // 4, config.warp_n // 4  # registers of a part
 
     def make_step(is_first: bool, is_last: bool) -> Callable[..., Any]:
-        def add(sums, fragments):
+        def add(sums, a_frag, b_frag):
             total, small = sums[:count], sums[count:]
-            a_frag, b_frag = fragments
             a_hi, a_lo = a_frag[:a_half], a_frag[a_half:]
             b_hi, b_lo = b_frag[:b_half], b_frag[b_half:]
             if is_first:
@@ -129,15 +129,15 @@ def make_kernel(
             the flag of validity_check.
     """
     are_k_major, flag = (a_innermost == "k", b_innermost == "k"), len(epilogue.operands) - 1
+    tile_k, sums = config.tile_k, config.warp_m * config.warp_n // 32
     lines = make_line_tiles(config, ELEMENT, *("k16" if is_k else "x16" for is_k in are_k_major))
-    sums, add = config.warp_m * config.warp_n // 32, make_add(config, SCHEMES[scheme_name].shift)
+    load = make_load(config, tile_k, ITEM_BYTES[ELEMENT], lines, make_operands_of(*are_k_major))
+    add = make_add(config, SCHEMES[scheme_name].shift)
     return make_ring_kernel(
-        config,
-        config.tile_k,
-        config.stage_bytes,
-        make_place(config, config.tile_k, stored, flag=flag),
-        make_load(config, ELEMENT, lines, make_operands_of(*are_k_major)),
-        make_multiply(config, ELEMENT, lines, add, kept=sums),
+        tile_k,
+        make_place(config, tile_k, stored, flag=flag),
+        load.fill,
+        make_multiply(config, ELEMENT, lines, load, add, kept=sums),
         make_store(
             config, "float32", stored=stored, epilogue=epilogue if epilogue.stages else None,
             commutes=False, prepare=make_scale_back(config.warp_n, flag - 2),

@@ -23,14 +23,11 @@ from dxgemm.handwritten.frames.ring import make_ring_kernel
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import LineConfig
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.line_mainloop import (
-    make_line_tiles,
-    make_load,
-    make_multiply,
-    stage_k,
-)
+from dxgemm.handwritten.parts.line_mainloop import make_line_tiles, make_multiply, stage_k
 from dxgemm.handwritten.parts.line_tiles import layout
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.place import Place, make_place
+from dxgemm.handwritten.parts.ring import make_load
 from dxgemm.handwritten.parts.store import Store, make_store
 
 
@@ -107,18 +104,12 @@ def make_line_kernel(
 
     Args:
         layouts: of a and b, see `line_tiles`.
-        operands_of: see `line_mainloop.make_load`.
+        operands_of: see `ring.make_load`.
     """
-    lines = make_line_tiles(config, dtype, *layouts)
-    return make_ring_kernel(
-        config,
-        stage_k(dtype),
-        config.stage_bytes,
-        place,
-        make_load(config, dtype, lines, operands_of=operands_of),
-        make_multiply(config, dtype, lines),
-        store,
-    )
+    tile_k, lines = stage_k(dtype), make_line_tiles(config, dtype, *layouts)
+    load = make_load(config, tile_k, ITEM_BYTES[dtype], lines, operands_of)
+    multiply = make_multiply(config, dtype, lines, load)
+    return make_ring_kernel(tile_k, place, load.fill, multiply, store)
 
 
 KERNEL = Kernel(

@@ -33,8 +33,8 @@ class Work(NamedTuple):
 
     Fields: number of tiles, and of a matrix those along m and n; the end of the rows; the block's
     first k and its end; matrices of an operand without a batch; strides between the matrices of a
-    and of b; matrices of the result before those of the block's slice of k; the table of a group,
-    and its rows.
+    and of b; matrices of the result before those of the block's slice of k; its rank in a cluster
+    that shares out k; the table of a group, and its rows.
     """
 
     tiles: Any
@@ -47,6 +47,7 @@ class Work(NamedTuple):
     a_batch: Any
     b_batch: Any
     first_matrix: Any
+    rank: Any
     table: Any
     table_rows: Any
 
@@ -90,7 +91,7 @@ def make_place(
             nothing; they are in the table in global memory (group_table.py) whose index in the last
             parameter is `table`. m is the number of problems for "each", and a block has a tile.
     """
-    from numba import cuda, int32
+    from numba import int32
 
     from dxgemm.handwritten.parts.group_table import (
         FIELDS,
@@ -99,11 +100,11 @@ def make_place(
         SIZE,
         make_find_problem,
     )
-    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    tile_m, tile_n = config.tile_m, config.tile_n
+    tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
     first_field = FIELDS.index("first")
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
@@ -126,25 +127,30 @@ def make_place(
             tiles = numbers[batch]
         if shared == "each":
             tiles, rows = int32(batch), int32(m)
-        if is_sliced:
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        if is_sliced or split_k > 1:
             k_tiles: int32 = (k + tile_k - 1) // tile_k
-            first, count = share(k_tiles)
+            part, parts = rank, int32(split_k)
+            if is_sliced:
+                part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+                first_matrix = part * batch
+            first, count = share(k_tiles, part, parts)
             first_k = first * tile_k
             end_k = min(k, int32((first + count) * tile_k))
-            first_matrix = cuda.blockIdx.y * batch
         if is_masked:  # a tile has a block then, see `Kernel.grid`
-            _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+            _, row, col = locate(int32(block // split_k), tiles_m, tiles_n)
             if is_dead(row, col, extra):
                 tiles = 0
         if has_flag and extra[flag][0][0] != 0:
             tiles = 0
         return Work(
             tiles, tiles_m, tiles_n, m, first_k, end_k, period, a.batch, b.batch, first_matrix,
-            numbers, rows,
+            rank, numbers, rows,
         )  # fmt: skip
 
     def find(work, index):
-        matrix, row, col = locate(index, work.tiles_m, work.tiles_n)
+        matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated

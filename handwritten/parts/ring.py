@@ -1,34 +1,180 @@
-"""What the frame `ring` expects of its parts `load` and `multiply`."""
+"""The ring of stages of the frame `ring`, and the copies to it: the `load` of that frame.
+
+A stage is a tile of each part of a, then one of each part of b. Copies go straight to shared
+memory, or through registers: then a tile is read while the one before is multiplied, and written
+once that is half done.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.unroll import Operand
+
 
 class Load(NamedTuple):
     """Device functions of all threads, which copy stage after stage.
 
     Attributes:
-        begin: (smem, thread, work, tile, a, b, m, n, k) -> the thread's copies of the first stage.
-        copy: by step of a stage, for the first steps: (copies, write, then) -> the copies that
-            follow. The first one starts copies to the stage at the offset `write`; the others write
-            what came through registers to the one at `then`, which is read next.
+        fill: (smem, thread, work, tile, a, b, m, n, k) -> the thread's copies that follow, once all
+            stages but one are on their way.
+        start: for a, then for b: (copies, stage) -> the copies that follow, once those to the stage
+            at an offset have started.
+        put: for each operand that goes through registers: (copies, stage) -> the copies that
+            follow, once what has come is written to the stage, which is read next.
     """
 
-    begin: Callable[..., Any]
-    copy: tuple[Callable[..., Any], ...]
+    fill: Callable[..., Any]
+    start: tuple[Callable[..., Any], Callable[..., Any]]
+    put: tuple[Callable[..., Any], ...]
 
 
-class Multiply(NamedTuple):
-    """Device functions of all threads, which multiply out of a stage.
+class Span(NamedTuple):
+    """What a thread's copies of one operand have in common; addresses and steps are in bytes.
 
-    Attributes:
-        begin: (smem, thread) -> where the thread reads in a stage, and its sums, of zeros.
-        read: by step: (where, stage) -> the fragments of a and b from the stage at an offset.
-        add: by step: (sums, fragments) -> sums. Those of the tile come first.
+    Fields: its first chunk in the first stage; steps in global memory along x and k, to the next
+    tile and the next part; x left, and the first chunk's k in a tile; where the matrix begins and
+    ends.
     """
 
-    begin: Callable[..., Any]
-    read: tuple[Callable[..., Any], ...]
-    add: tuple[Callable[..., Any], ...]
+    target: Any
+    x_step: Any
+    k_step: Any
+    tile_step: Any
+    part_step: Any
+    x_left: Any
+    k: Any
+    begin: Any
+    end: Any
+
+
+def make_load(
+    config: Any, tile_k: int, item_bytes: int, tiles: tuple[Any, Any],
+    operands_of: Callable[..., Any] | None = None,
+) -> Load:  # fmt: skip
+    """Copies of lines or chunks, straight to shared memory or through registers.
+
+    Args:
+        config: has `stages` and `parts`, matrices of a batch whose sum is an operand.
+        tiles: of a and b, each with the device functions of a `LineTile` up to `put`.
+        operands_of: device function: (work, tile, a, b, m, n, k) -> a, b, m, n and k of the
+            tile's problem; None for those of the kernel.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import commit_copies, device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    stages, parts, finds_operands = config.stages, config.parts, operands_of is not None
+    a_bytes, b_bytes = (parts * x * tile_k * item_bytes for x in (config.tile_m, config.tile_n))
+    stage_bytes = a_bytes + b_bytes
+    # What goes through registers is read when most stages after it are on their way already.
+    behind = (stages - 2) * tile_k
+    begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
+    begin_b, start_b, put_b = _make_copies(tiles[1], config.tile_n, tile_k, item_bytes, parts)
+
+    # A thread's copies are those of a, those of b, and k left from the next stage on.
+    def start_left(copies, stage):
+        a_copies, b_copies, k_left = copies
+        return start_a(a_copies, stage, k_left), b_copies, k_left
+
+    def start_right(copies, stage):
+        a_copies, b_copies, k_left = copies
+        return a_copies, start_b(b_copies, stage, k_left), int32(k_left - tile_k)
+
+    def put_left(copies, stage):
+        a_copies, b_copies, k_left = copies
+        return put_a(a_copies, stage, int32(k_left + behind)), b_copies, k_left
+
+    def put_right(copies, stage):
+        a_copies, b_copies, k_left = copies
+        return a_copies, put_b(b_copies, stage, int32(k_left + behind)), k_left
+
+    start = device_function(unroll(start_left)), device_function(unroll(start_right))
+    puts = ((put_left, tiles[0]), (put_right, tiles[1]))
+    put = tuple(device_function(unroll(f)) for f, tile in puts if not tile.is_async)
+    count = len(put)
+
+    def fill(smem, thread, work, tile, a, b, m, n, k):
+        if finds_operands:
+            a, b, m, n, k = operands_of(work, tile, a, b, m, n, k)
+        b_columns = Operand(b.data, b.batch, b.col, b.row)
+        b_smem: int32 = smem + a_bytes
+        k_left: int32 = tile.end_k - tile.first_k
+        copies = (
+            begin_a(smem, thread, a, tile.a_matrix, tile.row, m, tile.first_k, k, k_left),
+            begin_b(b_smem, thread, b_columns, tile.b_matrix, tile.col, n, tile.first_k, k, k_left),
+            k_left,
+        )  # fmt: skip
+        for stage in static_range(stages - 1):
+            for operand in static_range(2):
+                copies = start[operand](copies, stage * stage_bytes)
+            commit_copies()
+        for operand in static_range(count):
+            copies = put[operand](copies, 0)
+        return copies
+
+    return Load(device_function(unroll(fill)), start, put)
+
+
+def _make_copies(
+    tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int
+) -> tuple[Any, ...]:
+    """The device functions of one operand: begin, start and put.
+
+    All return the operand's copies: their `Span`, where the next tile begins, and the chunks on
+    their way through registers. start has the next tile copied straight to shared memory, put
+    writes the chunks and reads the next ones.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    tile_bytes = extent * tile_k * item_bytes
+    is_async, first_chunk, place, start_chunks, load_chunks, put_chunks, *_ = tile
+
+    def load(span, source, k_left):
+        chunks = ()
+        if not is_async:
+            chunks = load_chunks(
+                source, span.x_step, span.k_step, span.x_left, int32(k_left - span.k), span.begin,
+                span.end,
+            )  # fmt: skip
+            source += span.tile_step
+        return span, source, chunks
+
+    load = device_function(unroll(load))
+
+    def begin(smem, thread, operand, matrix, x, x_count, first_k, k, k_left):
+        chunk_x, chunk_k = first_chunk(thread)
+        x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
+        first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
+        source = first + ((x + chunk_x) * x_step + (first_k + chunk_k) * k_step)
+        end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
+        first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
+        x_left: int32 = min(x_count - x, extent) - chunk_x
+        target: int32 = smem + place(chunk_x, chunk_k)
+        part_step = operand.batch * item_bytes
+        span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
+        return load(span, source, k_left)
+
+    def start(copies, stage, k_left):
+        span, source, chunks = copies
+        if is_async:
+            for part in static_range(parts):
+                start_chunks(
+                    int32(span.target + stage + part * tile_bytes), source + part * span.part_step,
+                    span.x_step, span.k_step, span.x_left, int32(k_left - span.k),
+                )  # fmt: skip
+            source += span.tile_step
+        return span, source, chunks
+
+    def put(copies, stage, k_left):
+        span, source, chunks = copies
+        put_chunks(int32(span.target + stage), chunks)
+        return load(span, source, k_left)
+
+    made = [device_function(unroll(function)) for function in (begin, start)]
+    return (*made, None if is_async else device_function(unroll(put)))
