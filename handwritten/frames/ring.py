@@ -34,8 +34,8 @@ def make_ring_kernel(
     Args:
         tile_k: k of a stage.
         fill: the load's device function: (smem, thread, work, tile, a, b, m, n, k) -> the thread's
-            copies that follow, once all stages but one are on their way.
-        multiply: device function: (smem, thread, copies, stages of the tile) -> sums.
+            next copies, once all stages but one are on their way.
+        multiply: device function: (smem, thread, next copies, stages of the tile) -> sums.
     """
     from numba import cuda, int32
 

@@ -245,7 +245,8 @@ def make_multiply(
 
     load_a = device_function(unroll(load_a))
 
-    def multiply(smem, thread, copies, k_tiles):
+    def multiply(smem, thread, filled, k_tiles):
+        spans, copies = filled
         row, col = corner(thread)
         x: int32 = thread // 4 % 2 * 4 + thread // 8 % 4
         k: int32 = thread % 4
@@ -276,9 +277,9 @@ def make_multiply(
                     # Between the instructions that keep the tensor cores busy. Copies go into the
                     # stage that all had read before the last barrier.
                     if step == 0 and i == 0:
-                        copies = start_a(copies, write)
+                        copies = start_a(spans, copies, write)
                     if step == 0 and i == mmas_m // 2:
-                        copies = start_b(copies, write)
+                        copies = start_b(spans, copies, write)
                         commit_copies()
                         write += stage_bytes
                         if write == ring_bytes:

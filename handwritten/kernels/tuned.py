@@ -44,6 +44,8 @@ class Config(RingConfig):
 
     split_k: int = 1
 
+    swizzle_rows = SWIZZLE_ROWS
+
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.split_k not in (1, 2, 4, 8):

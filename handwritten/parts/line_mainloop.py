@@ -83,7 +83,8 @@ def make_multiply(
     read = tuple(map(reader, range(STEPS)))
     add = add or (device_function(unroll(add_product)),) * STEPS
 
-    def multiply(smem, thread, copies, k_tiles):
+    def multiply(smem, thread, filled, k_tiles):
+        spans, copies = filled
         lane: int32 = thread % 32
         row, col = corner(thread)
         a_x, a_k = a_lane(lane)
@@ -105,13 +106,14 @@ def make_multiply(
             for step in static_range(STEPS):
                 a_frag, b_frag = a_next, b_next
                 if step == 0:  # every thread has left the stage that this overwrites
-                    copies = start[1](start[0](copies, write), write)
+                    copies = start[0](spans, copies, write)
+                    copies = start[1](spans, copies, write)
                     commit_copies()
                     write += stage_bytes
                     if write == ring_bytes:
                         write = 0
                 elif step <= puts:
-                    copies = put[step - 1](copies, then)
+                    copies = put[step - 1](spans, copies, then)
                 if step == STEPS - 1:
                     wait_copies(stages - 2)
                     cuda.syncthreads()

@@ -77,6 +77,7 @@ def make_place(
     counter: int | None = None,
     shared: str = "",
     table: int = 0,
+    is_even: bool = False,
 ) -> Place:
     """Tiles of a batch, of a group, or of a slice of k.
 
@@ -90,6 +91,8 @@ def make_place(
         shared: "m" or "k" if the problems of a group share out rows or k, "each" if they share
             nothing; they are in the table in global memory (group_table.py) whose index in the last
             parameter is `table`. m is the number of problems for "each", and a block has a tile.
+        is_even: True if the numbers of stages that blocks of a cluster have differ by 1 at most;
+            else all but the last ones have equally many.
     """
     from numba import int32
 
@@ -135,7 +138,11 @@ def make_place(
             if is_sliced:
                 part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
                 first_matrix = part * batch
-            first, count = share(k_tiles, part, parts)
+            if is_even and not is_sliced:
+                first: int32 = k_tiles * rank // split_k
+                count: int32 = k_tiles * (rank + 1) // split_k - first
+            else:
+                first, count = share(k_tiles, part, parts)
             first_k = first * tile_k
             end_k = min(k, int32((first + count) * tile_k))
         if is_masked:  # a tile has a block then, see `Kernel.grid`

@@ -16,13 +16,16 @@ from dxgemm.handwritten.parts.unroll import Operand
 class Load(NamedTuple):
     """Device functions of all threads, which copy stage after stage.
 
+    A thread's next copies are, of a and of b, the address that it copies from and the chunks on
+    their way through registers; then the k left from the next stage on.
+
     Attributes:
-        fill: (smem, thread, work, tile, a, b, m, n, k) -> the thread's copies that follow, once all
-            stages but one are on their way.
-        start: for a, then for b: (copies, stage) -> the copies that follow, once those to the stage
+        fill: (smem, thread, work, tile, a, b, m, n, k) -> the `Span`s of a and b, and the next
+            copies, once all stages but one are on their way.
+        start: for a, then for b: (spans, copies, stage) -> the next copies, once these to the stage
             at an offset have started.
-        put: for each operand that goes through registers: (copies, stage) -> the copies that
-            follow, once what has come is written to the stage, which is read next.
+        put: for each operand that goes through registers: (spans, copies, stage) -> the next
+            copies, once the chunks are written to the stage, which is read next.
     """
 
     fill: Callable[..., Any]
@@ -74,22 +77,21 @@ def make_load(
     begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     begin_b, start_b, put_b = _make_copies(tiles[1], config.tile_n, tile_k, item_bytes, parts)
 
-    # A thread's copies are those of a, those of b, and k left from the next stage on.
-    def start_left(copies, stage):
+    def start_left(spans, copies, stage):
         a_copies, b_copies, k_left = copies
-        return start_a(a_copies, stage, k_left), b_copies, k_left
+        return start_a(spans[0], a_copies, stage, k_left), b_copies, k_left
 
-    def start_right(copies, stage):
+    def start_right(spans, copies, stage):
         a_copies, b_copies, k_left = copies
-        return a_copies, start_b(b_copies, stage, k_left), int32(k_left - tile_k)
+        return a_copies, start_b(spans[1], b_copies, stage, k_left), int32(k_left - tile_k)
 
-    def put_left(copies, stage):
+    def put_left(spans, copies, stage):
         a_copies, b_copies, k_left = copies
-        return put_a(a_copies, stage, int32(k_left + behind)), b_copies, k_left
+        return put_a(spans[0], a_copies, stage, int32(k_left + behind)), b_copies, k_left
 
-    def put_right(copies, stage):
+    def put_right(spans, copies, stage):
         a_copies, b_copies, k_left = copies
-        return a_copies, put_b(b_copies, stage, int32(k_left + behind)), k_left
+        return a_copies, put_b(spans[1], b_copies, stage, int32(k_left + behind)), k_left
 
     start = device_function(unroll(start_left)), device_function(unroll(start_right))
     puts = ((put_left, tiles[0]), (put_right, tiles[1]))
@@ -102,18 +104,19 @@ def make_load(
         b_columns = Operand(b.data, b.batch, b.col, b.row)
         b_smem: int32 = smem + a_bytes
         k_left: int32 = tile.end_k - tile.first_k
-        copies = (
-            begin_a(smem, thread, a, tile.a_matrix, tile.row, m, tile.first_k, k, k_left),
-            begin_b(b_smem, thread, b_columns, tile.b_matrix, tile.col, n, tile.first_k, k, k_left),
-            k_left,
-        )  # fmt: skip
-        for stage in static_range(stages - 1):
+        first_k = tile.first_k
+        a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, first_k, k, k_left)
+        b_span, b_copies = begin_b(
+            b_smem, thread, b_columns, tile.b_matrix, tile.col, n, first_k, k, k_left
+        )
+        spans, copies = (a_span, b_span), (a_copies, b_copies, k_left)
+        for stage in range(stages - 1):
             for operand in static_range(2):
-                copies = start[operand](copies, stage * stage_bytes)
+                copies = start[operand](spans, copies, int32(stage * stage_bytes))
             commit_copies()
         for operand in static_range(count):
-            copies = put[operand](copies, 0)
-        return copies
+            copies = put[operand](spans, copies, 0)
+        return spans, copies
 
     return Load(device_function(unroll(fill)), start, put)
 
@@ -123,9 +126,8 @@ def _make_copies(
 ) -> tuple[Any, ...]:
     """The device functions of one operand: begin, start and put.
 
-    All return the operand's copies: their `Span`, where the next tile begins, and the chunks on
-    their way through registers. start has the next tile copied straight to shared memory, put
-    writes the chunks and reads the next ones.
+    begin returns the `Span` and the next copies, the others the next copies. start has a tile
+    copied straight to shared memory, put writes the chunks and reads the next ones.
     """
     from numba import int32
 
@@ -143,7 +145,7 @@ def _make_copies(
                 span.end,
             )  # fmt: skip
             source += span.tile_step
-        return span, source, chunks
+        return source, chunks
 
     load = device_function(unroll(load))
 
@@ -158,10 +160,10 @@ def _make_copies(
         target: int32 = smem + place(chunk_x, chunk_k)
         part_step = operand.batch * item_bytes
         span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
-        return load(span, source, k_left)
+        return span, load(span, source, k_left)
 
-    def start(copies, stage, k_left):
-        span, source, chunks = copies
+    def start(span, copies, stage, k_left):
+        source, chunks = copies
         if is_async:
             for part in static_range(parts):
                 start_chunks(
@@ -169,10 +171,10 @@ def _make_copies(
                     span.x_step, span.k_step, span.x_left, int32(k_left - span.k),
                 )  # fmt: skip
             source += span.tile_step
-        return span, source, chunks
+        return source, chunks
 
-    def put(copies, stage, k_left):
-        span, source, chunks = copies
+    def put(span, copies, stage, k_left):
+        source, chunks = copies
         put_chunks(int32(span.target + stage), chunks)
         return load(span, source, k_left)
 
