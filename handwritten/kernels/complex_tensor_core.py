@@ -29,8 +29,9 @@ import numpy as np
 from dxgemm.handwritten.frames.ring import make_ring_kernel
 from dxgemm.handwritten.parts.batch_tiles import resident_blocks
 from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store
+from dxgemm.handwritten.parts.configs import MmaRingConfig
 from dxgemm.handwritten.parts.fragment import make_warp_corner
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, never
+from dxgemm.handwritten.parts.kernel import Kernel, never
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES
 from dxgemm.handwritten.parts.operands import operand_mode
 from dxgemm.handwritten.parts.place import make_place
@@ -43,7 +44,7 @@ PERMUTED = 8  # elements that fill all banks of shared memory
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(MmaRingConfig):
     """Block tile, warp tile, depth of the pipeline.
 
     Attributes:
@@ -62,20 +63,14 @@ class Config(BaseConfig):
     split_k: int = 1
 
     least_threads = 32
-    dynamic_smem = True
-    swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
-    parts = 1
 
     def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
         for name, extent in vars(self).items():
             if name != "stages" and extent & (extent - 1):
                 yield f"{name} must be a power of two"
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            yield "warp tiles must fill the block tile"
         if self.warp_m % MMA_ROWS or self.warp_n % MMA_COLS:
             yield f"instructions compute {MMA_ROWS} x {MMA_COLS}"
-        if self.stages < 2:
-            yield "one stage is copied while another is read: 2 or more"
         if self.tile_k < PERMUTED:
             yield f"lines of shared memory are permuted by {PERMUTED} elements"
         longer, shorter = max(self.tile_m, self.tile_n), min(self.tile_m, self.tile_n)
@@ -85,16 +80,12 @@ class Config(BaseConfig):
             yield "a portable cluster has at most 8 blocks, with sums for each"
 
     @property
-    def threads(self) -> int:
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-
-    @property
     def cluster(self) -> int:
         return self.split_k
 
     @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * self.tile_k * ITEM_BYTES
+    def line_bytes(self) -> int:
+        return self.tile_k * ITEM_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, or of the sums that take its place for a cluster."""

@@ -33,10 +33,11 @@ from dxgemm.handwritten.parts.configs import (
     REGISTER_BYTES,
     REGISTERS_PER_SM,
 )
+from dxgemm.handwritten.parts.fragment import make_lane_corner
 from dxgemm.handwritten.parts.kernel import Kernel, never
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply, make_thread_corner
+from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply
 
 OTHER_REGISTERS = 16  # of a thread, besides sums and fragments
 BANKS_BYTES = 256  # of a warp's access of 8 bytes a lane, twice all banks
@@ -108,7 +109,7 @@ def make_kernel(
         make_place(config, config.tile_k, is_sliced=slicing == "sliced", is_even=True),
         load.fill,
         make_multiply(config, dtype, width, load, add, parts=2),
-        make_store(config, tile, make_thread_corner(config, width, width), dtype, epilogue),
+        make_store(config, tile, make_lane_corner(config, width, width), dtype, epilogue),
     )
 
 

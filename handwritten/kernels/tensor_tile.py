@@ -53,8 +53,6 @@ class Config(LineConfig):
             extent = getattr(self, name)
             if extent & (extent - 1):
                 yield f"{name} must be a power of two"
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            yield "warp tiles must fill the block tile"
         if self.warp_m < 16 or self.tile_m < 64:
             yield "a warp computes 16 rows or more, a line holds 64"
 

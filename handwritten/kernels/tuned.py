@@ -27,11 +27,11 @@ from dxgemm.handwritten.frames.ring import make_ring_kernel
 from dxgemm.handwritten.parts.async_tiles import copy_modes
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
-from dxgemm.handwritten.parts.fragment import thread_fragment
+from dxgemm.handwritten.parts.fragment import make_lane_corner, thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply, make_thread_corner
+from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply
 from dxgemm.handwritten.parts.tile_store import make_store
 
 
@@ -103,7 +103,7 @@ def make_kernel(
         load.fill,
         make_multiply(config, dtype, row_width, load, outer_product),
         make_store(
-            config, fragment, make_thread_corner(config, row_width, width), dtype, stored, epilogue
+            config, fragment, make_lane_corner(config, row_width, width), dtype, stored, epilogue
         ),
     )
 

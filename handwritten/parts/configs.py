@@ -312,23 +312,23 @@ class WgmmaConfig(BaseConfig):
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
 
 
-class LineConfig(BaseConfig):
-    """Base for the frame `ring` over tiles of lines: block tile tile_m x tile_n, several stages."""
+class MmaRingConfig(BaseConfig):
+    """Base for the frame `ring` with `mma.sync`: block tile tile_m x tile_n, several stages."""
 
     tile_m: int
     tile_n: int
+    tile_k: int
     warp_m: int
     warp_n: int
     stages: int
 
     dynamic_smem = True
     swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
-    split_k = 1  # blocks of a cluster that share the k of a tile
     parts = 1  # matrices whose sum is an operand
-    chunk_bytes = STORE_BYTES  # of a warp's part of the result in shared memory
-    tile_k = LINE_BYTES // 2  # of elements of two bytes; twice as many int8
 
     def complaints(self) -> Iterator[str]:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            yield "warp tiles must fill the block tile"
         if self.stages < 2:
             yield "one stage is copied while another is read: 2 or more"
 
@@ -341,8 +341,21 @@ class LineConfig(BaseConfig):
         return 32 * self.warps
 
     @property
+    def line_bytes(self) -> int:
+        """Bytes of a stage's k."""
+        return LINE_BYTES
+
+    @property
     def stage_bytes(self) -> int:
-        return self.parts * (self.tile_m + self.tile_n) * LINE_BYTES
+        return self.parts * (self.tile_m + self.tile_n) * self.line_bytes
+
+
+class LineConfig(MmaRingConfig):
+    """An `MmaRingConfig` for tiles of lines, whose results are stored by warps."""
+
+    split_k = 1  # blocks of a cluster that share the k of a tile
+    chunk_bytes = STORE_BYTES  # of a warp's part of the result in shared memory
+    tile_k = LINE_BYTES // 2  # of elements of two bytes; twice as many int8
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, in whose place the warps put their parts of the result in the end."""

@@ -97,3 +97,29 @@ def make_warp_corner(config: Any, rows_are_split: bool = False) -> Callable[...,
         return int32(warp // warps_n * warp_m), int32(warp % warps_n * warp_n)
 
     return device_function(unroll(corner))
+
+
+def make_lane_corner(config: Any, row_width: int, width: int) -> Callable[..., Any]:
+    """A device function: thread -> the first row and column of its elements in the tile.
+
+    Args:
+        row_width, width: neighbouring rows, and neighbouring columns.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
+
+    def corner(thread):
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        row: int32 = warp // warps_n * warp_m + lane_row * row_width
+        col: int32 = warp % warps_n * warp_n + lane_col * width
+        return row, col
+
+    return device_function(unroll(corner))

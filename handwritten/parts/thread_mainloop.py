@@ -14,6 +14,7 @@ import numpy as np
 
 from dxgemm.handwritten.parts.async_tiles import make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
+from dxgemm.handwritten.parts.fragment import make_lane_corner
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
@@ -120,32 +121,6 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
     return Load(device_function(unroll(fill)), start, start_edge)
 
 
-def make_thread_corner(config: Any, row_width: int, width: int) -> Callable[..., Any]:
-    """A device function: thread -> the first row and column of its elements in the tile.
-
-    Args:
-        row_width, width: neighbouring rows, and neighbouring columns.
-    """
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import unroll
-
-    warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
-
-    def corner(thread):
-        lane: int32 = thread % 32
-        warp: int32 = thread // 32
-        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
-        lane_row: int32 = lane >> 1 & 3
-        lane_col: int32 = lane & 1 | lane >> 2 & 6
-        row: int32 = warp // warps_n * warp_m + lane_row * row_width
-        col: int32 = warp % warps_n * warp_n + lane_col * width
-        return row, col
-
-    return device_function(unroll(corner))
-
-
 def make_multiply(
     config: Any, dtype: str, row_width: int, load: Load, add: Callable[..., Any], parts: int = 1
 ) -> Callable[..., Any]:
@@ -177,7 +152,7 @@ def make_multiply(
     a_width, b_width = row_width * parts, width * parts
     count, corner = (
         config.thread_m * config.thread_n * parts,
-        make_thread_corner(config, row_width, width),
+        make_lane_corner(config, row_width, width),
     )
     start, start_edge = load.start, load.start_edge
 
