@@ -220,10 +220,10 @@ def make_multiply(
 
     _, _, a_place, *_, a_xor, a_add, a_mma = tiles[0]
     _, _, b_place, *_, b_xor, b_add, b_mma = tiles[1]
-    steps = config.tile_k // MMA_K
+    tile_k, steps = config.tile_k, config.tile_k // MMA_K
     mmas_m, mmas_n = config.warp_m // MMA_ROWS, config.warp_n // MMA_COLS
     real, row_sums, stages, stage_bytes = np.float64, 4 * mmas_n, config.stages, config.stage_bytes
-    b_start, ring_bytes = config.tile_m * config.tile_k * ITEM_BYTES, stages * stage_bytes
+    b_start, ring_bytes = config.tile_m * tile_k * ITEM_BYTES, stages * stage_bytes
     a_is_conjugate, b_is_conjugate = "a" in conjugates, "b" in conjugates
     corner, (start_a, start_b) = make_warp_corner(config), load.start
 
@@ -237,7 +237,7 @@ def make_multiply(
     load_a = device_function(unroll(load_a))
 
     def multiply(smem, thread, filled, k_tiles):
-        spans, copies = filled
+        (a_span, b_span), (a_copies, b_copies), k_left = filled
         row, col = corner(thread)
         x: int32 = thread // 4 % 2 * 4 + thread // 8 % 4
         k: int32 = thread % 4
@@ -268,9 +268,10 @@ def make_multiply(
                     # Between the instructions that keep the tensor cores busy. Copies go into the
                     # stage that all had read before the last barrier.
                     if step == 0 and i == 0:
-                        copies = start_a(spans, copies, write)
+                        a_copies = start_a(a_span, a_copies, write, k_left)
                     if step == 0 and i == mmas_m // 2:
-                        copies = start_b(spans, copies, write)
+                        b_copies = start_b(b_span, b_copies, write, k_left)
+                        k_left = int32(k_left - tile_k)
                         commit_copies()
                         write += stage_bytes
                         if write == ring_bytes:

@@ -56,7 +56,9 @@ def make_multiply(
     b_place, b_lane, read_b = right.place, right.lane, right.read
     sums_count = config.warp_m * config.warp_n // 32 + kept
     scalar, corner = int32 if dtype == "int8" else float32, make_warp_corner(config)
-    start, put, puts = load.start, load.put, len(load.put)
+    (start_a, start_b), (put_a, put_b) = load.start, load.put
+    puts_a, puts_b = put_a is not None, put_b is not None
+    tile_k, behind = stage_k(dtype), load.behind
 
     def reader(step: int) -> Callable[..., Any]:
         a_xor, a_add, b_xor, b_add = (x[step] for x in (left.xor, left.add, right.xor, right.add))
@@ -84,7 +86,7 @@ def make_multiply(
     add = add or (device_function(unroll(add_product)),) * STEPS
 
     def multiply(smem, thread, filled, k_tiles):
-        spans, copies = filled
+        (a_span, b_span), (a_copies, b_copies), k_left = filled
         lane: int32 = thread % 32
         row, col = corner(thread)
         a_x, a_k = a_lane(lane)
@@ -106,14 +108,17 @@ def make_multiply(
             for step in static_range(STEPS):
                 a_frag, b_frag = a_next, b_next
                 if step == 0:  # every thread has left the stage that this overwrites
-                    copies = start[0](spans, copies, write)
-                    copies = start[1](spans, copies, write)
+                    a_copies = start_a(a_span, a_copies, write, k_left)
+                    b_copies = start_b(b_span, b_copies, write, k_left)
+                    k_left = int32(k_left - tile_k)
                     commit_copies()
                     write += stage_bytes
                     if write == ring_bytes:
                         write = 0
-                elif step <= puts:
-                    copies = put[step - 1](spans, copies, then)
+                if step == 1 and puts_a:
+                    a_copies = put_a(a_span, a_copies, then, int32(k_left + behind))
+                if step == 2 and puts_b:
+                    b_copies = put_b(b_span, b_copies, then, int32(k_left + behind))
                 if step == STEPS - 1:
                     wait_copies(stages - 2)
                     cuda.syncthreads()

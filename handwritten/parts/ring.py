@@ -16,21 +16,21 @@ from dxgemm.handwritten.parts.unroll import Operand
 class Load(NamedTuple):
     """Device functions of all threads, which copy stage after stage.
 
-    A thread's next copies are, of a and of b, the address that it copies from and the chunks on
-    their way through registers; then the k left from the next stage on.
-
     Attributes:
-        fill: (smem, thread, work, tile, a, b, m, n, k) -> the `Span`s of a and b, and the next
-            copies, once all stages but one are on their way.
-        start: for a, then for b: (spans, copies, stage) -> the next copies, once these to the stage
-            at an offset have started.
-        put: for each operand that goes through registers: (spans, copies, stage) -> the next
-            copies, once the chunks are written to the stage, which is read next.
+        fill: (smem, thread, work, tile, a, b, m, n, k) -> the `Span`s of a and b, the next
+            `Copies` of both, and k left from the next stage on, once all stages but one are on
+            their way.
+        start: for a and for b: (span, copies, stage, k left) -> the next copies, once these to the
+            stage at an offset have started.
+        put: for a and for b, if they go through registers: (span, copies, stage, k left) -> the
+            next copies, once the chunks are written to the stage, which is read next.
+        behind: k from what `put` reads to what is started in the stage.
     """
 
     fill: Callable[..., Any]
     start: tuple[Callable[..., Any], Callable[..., Any]]
-    put: tuple[Callable[..., Any], ...]
+    put: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
+    behind: int
 
 
 class Span(NamedTuple):
@@ -52,6 +52,17 @@ class Span(NamedTuple):
     end: Any
 
 
+class Copies(NamedTuple):
+    """A thread's next copies of one operand.
+
+    Fields: the address that they begin at; the chunks before them that are on their way through
+    registers.
+    """
+
+    source: Any
+    chunks: Any
+
+
 def make_load(
     config: Any, tile_k: int, item_bytes: int, tiles: tuple[Any, Any],
     operands_of: Callable[..., Any] | None = None,
@@ -67,68 +78,41 @@ def make_load(
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import commit_copies, device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.unroll import unroll
 
     stages, parts, finds_operands = config.stages, config.parts, operands_of is not None
     a_bytes, b_bytes = (parts * x * tile_k * item_bytes for x in (config.tile_m, config.tile_n))
-    stage_bytes = a_bytes + b_bytes
-    # What goes through registers is read when most stages after it are on their way already.
-    behind = (stages - 2) * tile_k
+    stage_bytes, behind = a_bytes + b_bytes, (stages - 2) * tile_k
     begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     begin_b, start_b, put_b = _make_copies(tiles[1], config.tile_n, tile_k, item_bytes, parts)
-
-    def start_left(spans, copies, stage):
-        a_copies, b_copies, k_left = copies
-        return start_a(spans[0], a_copies, stage, k_left), b_copies, k_left
-
-    def start_right(spans, copies, stage):
-        a_copies, b_copies, k_left = copies
-        return a_copies, start_b(spans[1], b_copies, stage, k_left), int32(k_left - tile_k)
-
-    def put_left(spans, copies, stage):
-        a_copies, b_copies, k_left = copies
-        return put_a(spans[0], a_copies, stage, int32(k_left + behind)), b_copies, k_left
-
-    def put_right(spans, copies, stage):
-        a_copies, b_copies, k_left = copies
-        return a_copies, put_b(spans[1], b_copies, stage, int32(k_left + behind)), k_left
-
-    start = device_function(unroll(start_left)), device_function(unroll(start_right))
-    puts = ((put_left, tiles[0]), (put_right, tiles[1]))
-    put = tuple(device_function(unroll(f)) for f, tile in puts if not tile.is_async)
-    count = len(put)
+    puts_a, puts_b = put_a is not None, put_b is not None
 
     def fill(smem, thread, work, tile, a, b, m, n, k):
         if finds_operands:
             a, b, m, n, k = operands_of(work, tile, a, b, m, n, k)
         b_columns = Operand(b.data, b.batch, b.col, b.row)
         b_smem: int32 = smem + a_bytes
+        a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, k, tile)
+        b_span, b_copies = begin_b(b_smem, thread, b_columns, tile.b_matrix, tile.col, n, k, tile)
         k_left: int32 = tile.end_k - tile.first_k
-        first_k = tile.first_k
-        a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, first_k, k, k_left)
-        b_span, b_copies = begin_b(
-            b_smem, thread, b_columns, tile.b_matrix, tile.col, n, first_k, k, k_left
-        )
-        spans, copies = (a_span, b_span), (a_copies, b_copies, k_left)
         for stage in range(stages - 1):
-            for operand in static_range(2):
-                copies = start[operand](spans, copies, int32(stage * stage_bytes))
+            a_copies = start_a(a_span, a_copies, int32(stage * stage_bytes), k_left)
+            b_copies = start_b(b_span, b_copies, int32(stage * stage_bytes), k_left)
             commit_copies()
-        for operand in static_range(count):
-            copies = put[operand](spans, copies, 0)
-        return spans, copies
+            k_left -= tile_k
+        if puts_a:
+            a_copies = put_a(a_span, a_copies, 0, int32(k_left + behind))
+        if puts_b:
+            b_copies = put_b(b_span, b_copies, 0, int32(k_left + behind))
+        return (a_span, b_span), (a_copies, b_copies), k_left
 
-    return Load(device_function(unroll(fill)), start, put)
+    return Load(device_function(unroll(fill)), (start_a, start_b), (put_a, put_b), behind)
 
 
 def _make_copies(
     tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int
 ) -> tuple[Any, ...]:
-    """The device functions of one operand: begin, start and put.
-
-    begin returns the `Span` and the next copies, the others the next copies. start has a tile
-    copied straight to shared memory, put writes the chunks and reads the next ones.
-    """
+    """The device functions of one operand: begin, which returns its `Span` too, start and put."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, global_address
@@ -145,38 +129,37 @@ def _make_copies(
                 span.end,
             )  # fmt: skip
             source += span.tile_step
-        return source, chunks
+        return Copies(source, chunks)
 
     load = device_function(unroll(load))
 
-    def begin(smem, thread, operand, matrix, x, x_count, first_k, k, k_left):
+    def begin(smem, thread, operand, matrix, x, x_count, k, tile):
         chunk_x, chunk_k = first_chunk(thread)
         x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
         first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
-        source = first + ((x + chunk_x) * x_step + (first_k + chunk_k) * k_step)
+        source = first + ((x + chunk_x) * x_step + (tile.first_k + chunk_k) * k_step)
         end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
         first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
         x_left: int32 = min(x_count - x, extent) - chunk_x
         target: int32 = smem + place(chunk_x, chunk_k)
         part_step = operand.batch * item_bytes
         span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
-        return span, load(span, source, k_left)
+        return span, load(span, source, int32(tile.end_k - tile.first_k))
 
     def start(span, copies, stage, k_left):
-        source, chunks = copies
         if is_async:
             for part in static_range(parts):
                 start_chunks(
-                    int32(span.target + stage + part * tile_bytes), source + part * span.part_step,
-                    span.x_step, span.k_step, span.x_left, int32(k_left - span.k),
+                    int32(span.target + stage + part * tile_bytes),
+                    copies.source + part * span.part_step, span.x_step, span.k_step, span.x_left,
+                    int32(k_left - span.k),
                 )  # fmt: skip
-            source += span.tile_step
-        return source, chunks
+            copies = Copies(copies.source + span.tile_step, ())
+        return copies
 
     def put(span, copies, stage, k_left):
-        source, chunks = copies
-        put_chunks(int32(span.target + stage), chunks)
-        return load(span, source, k_left)
+        put_chunks(int32(span.target + stage), copies.chunks)
+        return load(span, copies.source, k_left)
 
     made = [device_function(unroll(function)) for function in (begin, start)]
     return (*made, None if is_async else device_function(unroll(put)))
