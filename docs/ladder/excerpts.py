@@ -43,7 +43,10 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
         Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),
         Excerpt("acc = outer_product", "a_frag, b_frag = a_next"),
     ),
-    "tuned": (Excerpt("group = divide", "tile_col ="),),
+    "tuned": (
+        Excerpt("matrix = divide(index", "return matrix", "parts/tile_order.py"),
+        Excerpt("exact: int32 =", "turns: int32 =", "parts/thread_mainloop.py"),
+    ),
     "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
     "wgmma": (
         Excerpt("while depth < tile.end_k", "stage, parity = after(", "frames/tma.py"),

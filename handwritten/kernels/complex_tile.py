@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.frames.ring import make_ring_kernel
 from dxgemm.handwritten.kernels import tuned
-from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
-from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
-from dxgemm.handwritten.parts.complex_store import ThreadTile, make_add_blocks, make_store_complex
+from dxgemm.handwritten.parts.async_tiles import copy_modes
+from dxgemm.handwritten.parts.complex_product import make_add_products
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store
 from dxgemm.handwritten.parts.configs import (
     LANES_M,
     LANES_N,
@@ -32,8 +33,11 @@ from dxgemm.handwritten.parts.configs import (
     REGISTER_BYTES,
     REGISTERS_PER_SM,
 )
+from dxgemm.handwritten.parts.fragment import make_lane_corner
 from dxgemm.handwritten.parts.kernel import Kernel, never
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
+from dxgemm.handwritten.parts.place import make_place
+from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply
 
 OTHER_REGISTERS = 16  # of a thread, besides sums and fragments
 BANKS_BYTES = 256  # of a warp's access of 8 bytes a lane, twice all banks
@@ -96,198 +100,17 @@ def make_kernel(
         epilogue: a `Fusion` that ends with two numbers; None for slices, whose sums are stored as
             they are.
     """
-    from numba import cuda, int32, int64
-
-    from dxgemm.handwritten.parts.intrinsics import (
-        commit_copies,
-        divide,
-        global_address,
-        load_vectors,
-        shared_address,
-        wait_copies,
-        zeros,
+    width = VECTOR_BYTES // ITEM_BYTES[dtype]  # elements of a 16-byte access
+    load = make_load(config, dtype, a_mode, b_mode)
+    add = make_add_products(config.thread_m, config.thread_n, conjugates)
+    tile = ThreadTile(config.thread_m, config.thread_n, LANES_M * width, LANES_N * width, width)
+    return make_ring_kernel(
+        config.tile_k,
+        make_place(config, config.tile_k, is_sliced=slicing == "sliced", is_even=True),
+        load.fill,
+        make_multiply(config, dtype, width, load, add, parts=2),
+        make_store(config, tile, make_lane_corner(config, width, width), dtype, epilogue),
     )
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-
-    is_sliced = slicing == "sliced"
-    is_fused = epilogue is not None and bool(epilogue.stages)
-    real = np.dtype(COMPLEX_PARTS[dtype]).type
-    item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
-    vector = 2 * width  # their parts
-    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-    tile_k_bytes = tile_k * item_size
-    thread_m, thread_n = config.thread_m, config.thread_n
-    stages, split_k = config.stages, config.split_k
-    warps_n = tile_n // config.warp_n
-    warp_m, warp_n = config.warp_m, config.warp_n
-    a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
-    a_bytes = tile_k * a_row_bytes
-    stage_bytes = config.stage_bytes(dtype)
-    ring_bytes = stages * stage_bytes
-    row_vectors, col_vectors = thread_m // width, thread_n // width
-    row_group, col_group = LANES_M * width, LANES_N * width
-    a_step, b_step = row_group * item_size, col_group * item_size  # from vector to vector
-    a_begin, a_copy, a_copy_predicated = make_tile_copy(
-        a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
-    )
-    b_begin, b_copy, b_copy_predicated = make_tile_copy(
-        b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
-    )
-    rank_m = thread_m // split_k  # rows of a thread that a block of a cluster stores
-    add_products = make_add_products(thread_m, thread_n, conjugates)
-    count = 2 * thread_m * thread_n  # real numbers
-    add_blocks = make_add_blocks(real, count, config.threads, split_k) if split_k > 1 else None
-    store_complex = make_store_complex(
-        ThreadTile(rank_m, thread_n, row_group, col_group, min(width, rank_m)), dtype, int64,
-        epilogue, config.threads, config.smem_bytes(dtype),
-    )  # fmt: skip
-
-    @gemm_kernel
-    def complex_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        smem = shared_address(cuda.shared.array(0, int32))
-
-        # --- This block's tile, its share of k, this thread's place ---
-        tiles_m: int32 = (m + tile_m - 1) // tile_m
-        tiles_n: int32 = (n + tile_n - 1) // tile_n
-        block: int32 = cuda.blockIdx.x
-        rank: int32 = block % split_k
-        block = block // split_k
-        matrix = divide(block, tiles_m * tiles_n)
-        tile: int32 = block - matrix * tiles_m * tiles_n
-        group = divide(tile, tuned.SWIZZLE_ROWS * tiles_n)
-        rows_left: int32 = tiles_m - group * tuned.SWIZZLE_ROWS
-        swizzle_rows = min(rows_left, int32(tuned.SWIZZLE_ROWS))
-        place: int32 = tile - group * tuned.SWIZZLE_ROWS * tiles_n
-        col = divide(place, swizzle_rows)
-        tile_row = int64(group * tuned.SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
-        tile_col = int64(col) * tile_n
-        k_tiles: int32 = (k + tile_k - 1) // tile_k
-        if is_sliced:
-            part: int32 = cuda.blockIdx.y
-            parts: int32 = cuda.gridDim.y
-            share = divide(k_tiles + parts - 1, parts)
-            first: int32 = share * part
-            first = min(first, k_tiles)
-            end: int32 = first + share
-            end = min(end, k_tiles)
-            out_start = (part * batch + matrix) * out.batch
-        else:
-            first = k_tiles * rank // split_k
-            end = k_tiles * (rank + 1) // split_k
-            out_start = matrix * out.batch
-        first_k = int64(first) * tile_k
-        thread: int32 = cuda.threadIdx.x & 1023
-        lane: int32 = thread % 32
-        warp: int32 = thread // 32
-        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
-        lane_row: int32 = lane >> 1 & 3
-        lane_col: int32 = lane & 1 | lane >> 2 & 6
-        thread_row: int32 = warp // warps_n * warp_m + lane_row * width
-        thread_col: int32 = warp % warps_n * warp_n + lane_col * width
-
-        b_smem: int32 = smem + a_bytes
-        a_copying, a_source = a_begin(
-            thread, smem,
-            global_address(a.data)
-            + (matrix * a.batch + tile_row * a.row + first_k * a.col) * item_size,
-            m - tile_row, a.row * item_size, a.col * item_size,
-        )  # fmt: skip
-        b_copying, b_source = b_begin(
-            thread, b_smem,
-            global_address(b.data)
-            + (matrix * b.batch + tile_col * b.col + first_k * b.row) * item_size,
-            n - tile_col, b.col * item_size, b.row * item_size,
-        )  # fmt: skip
-        a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
-        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need predicates.
-        to_copy: int32 = end - first
-        last_depth: int32 = min(k - int64(end - 1) * tile_k, tile_k)
-        predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
-
-        def copy_exact():
-            a_copy(a_copying, write_stage, a_source)
-            b_copy(b_copying, write_stage, b_source)
-
-        def copy_edge():
-            depth: int32 = last_depth if to_copy == 1 else tile_k
-            a_copy_predicated(a_copying, write_stage, a_source, depth)
-            b_copy_predicated(b_copying, write_stage, b_source, depth)
-
-        def advance():
-            nonlocal a_source, b_source, to_copy, write_stage
-            commit_copies()
-            a_source += a_tile_step
-            b_source += b_tile_step
-            to_copy -= 1
-            write_stage += stage_bytes
-
-        # --- Prologue: all stages but one are on their way ---
-        write_stage: int32 = 0
-        for _ in range(stages - 1):
-            if to_copy > predicated:
-                copy_exact()
-            elif to_copy > 0:
-                copy_edge()
-            advance()
-        wait_copies(stages - 2)
-        cuda.syncthreads()
-
-        # --- Main loop ---
-        # The fragments of the next k are read while this one's are multiplied, across the border
-        # of tiles too.
-        acc = zeros(real, 2 * thread_m * thread_n)
-        a_address: int32 = smem + thread_row * item_size
-        b_address: int32 = smem + a_bytes + thread_col * item_size
-        read_stage: int32 = 0
-        a_frag = load_vectors(real, vector, a_address, 0, a_step, row_vectors)
-        b_frag = load_vectors(real, vector, b_address, 0, b_step, col_vectors)
-        # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
-        exact: int32 = max(to_copy - predicated, 0)
-        for phase in static_range(2):
-            turns: int32 = exact if phase == 0 else end - first - exact
-            for _ in range(turns):
-                for kk in static_range(tile_k):
-                    if kk == tile_k - 1:
-                        read_stage += stage_bytes
-                        if read_stage == ring_bytes:
-                            read_stage = 0
-                        wait_copies(stages - 2)
-                        cuda.syncthreads()
-                    a_row: int32 = a_address + read_stage
-                    b_row: int32 = b_address + read_stage
-                    # The k after the last is the next tile's first.
-                    a_offset = (kk + 1) % tile_k * a_row_bytes
-                    b_offset = (kk + 1) % tile_k * b_row_bytes
-                    a_next = load_vectors(real, vector, a_row, a_offset, a_step, row_vectors)
-                    b_next = load_vectors(real, vector, b_row, b_offset, b_step, col_vectors)
-                    if kk == 0:  # every thread has left the stage that this overwrites
-                        if phase == 0:
-                            copy_exact()
-                        elif to_copy > 0:
-                            copy_edge()
-                        advance()
-                        if write_stage == ring_bytes:
-                            write_stage = 0
-                    acc = add_products(acc, a_frag, b_frag)
-                    a_frag, b_frag = a_next, b_next
-
-        # --- Epilogue ---
-        wait_copies(0)
-        if is_fused:
-            cuda.syncthreads()  # the tiles of a and b have been read
-        first_row: int32 = tile_row + thread_row
-        first_col: int32 = tile_col + thread_col
-        if split_k > 1:
-            acc = add_blocks(acc, smem, thread, rank)
-            first_row += rank * rank_m // width * row_group + rank * rank_m % width
-        store_complex(
-            acc, smem, thread, matrix, first_row, first_col, m, n, alpha, beta,
-            c, matrix * c.batch, out, out_start, extra,
-        )  # fmt: skip
-
-    return complex_tile_kernel
 
 
 KERNEL = Kernel(

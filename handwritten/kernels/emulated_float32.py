@@ -30,7 +30,7 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import emulated_mainloop, emulation, kernel, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.scale_back import make_scale_tile
+from dxgemm.handwritten.parts.scale_back import make_scale_back
 from dxgemm.handwritten.parts.store import make_store
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, make_load
 
@@ -133,7 +133,7 @@ def make_kernel(
         emulated_mainloop.make_multiply(config, scheme, a_across, b_across),
         make_store(
             config, "float32", stored=stored, epilogue=epilogue if is_fused else None,
-            commutes=False, prepare=make_scale_tile(config.tile_n, flag - 2),
+            commutes=False, prepare=make_scale_back(config.tile_n, flag - 2),
         ),
     )  # fmt: skip
 

@@ -103,7 +103,7 @@ def make_kernel(
         make_place(config, tile_k, stored, flag=0, counter=1),
         make_load(config, tile_k, False, False, wgmma_layouts.TENSOR_MAPS),
         make_multiply(config, "s8", False, False),
-        residue_store.make_store(config.tile_n, config.chunk_cols),
+        residue_store.make_store(config, config.chunk_cols),
     )
 
 

@@ -13,45 +13,34 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import emulated_float64, tensor_tile
-from dxgemm.handwritten.kernels.tensor_tile import WARP_N
+from dxgemm.handwritten.kernels.tensor_tile import make_line_kernel
+from dxgemm.handwritten.parts import residue_store
 from dxgemm.handwritten.parts.kernel import no_maps
+from dxgemm.handwritten.parts.line_mainloop import stage_k
+from dxgemm.handwritten.parts.place import make_place
 
-LAYOUT = "k16"  # of residues, see `line_tiles`
+LAYOUTS = "k16", "k16"  # of residues, see `line_tiles`
 
 
 def make_kernel(
     config: tensor_tile.Config, dtype: str, stored: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
-    from numba import cuda, int32
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import Operand
 
-    from dxgemm.handwritten.parts.intrinsics import divide, global_address
-    from dxgemm.handwritten.parts.residue_store import ALIGNMENT, make_store_residues
-    from dxgemm.handwritten.parts.unroll import unroll
+    @device_function
+    def operands_of(work, tile, a, b, m, n, k):
+        """The matrices of an operand are those of all moduli, one after the other."""
+        a = Operand(a.data, m * a.row, a.row, a.col)
+        return a, Operand(b.data, n * b.col, b.row, b.col), m, n, k
 
-    constants_of, store_residues = make_store_residues(WARP_N)
-
-    @cuda.jit(device=True, forceinline=True)
-    def allows_vectors(m, n, beta, c, out):
-        return True
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def store_tile(
-        acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
-    ):
-        count: int32 = extra[1]
-        constants = constants_of(int32(matrix - divide(matrix, count) * count))
-        pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        target = global_address(out.data) + (matrix * m + top) * pitch + col
-        rows: int32 = m - top
-        cols: int32 = pitch - col
-        store_residues(acc, chunk_smem, lane, rows, cols, target, pitch, constants)
-
-    store = allows_vectors, store_tile
-    return tensor_tile.make_tile_kernel(
-        config, dtype, LAYOUT, LAYOUT, store, is_modular=True, stored=stored
-    )
+    return make_line_kernel(
+        config, dtype, LAYOUTS,
+        make_place(config, stage_k(dtype), stored, flag=0, counter=1),
+        residue_store.make_store(config, config.warp_n),
+        operands_of,
+    )  # fmt: skip
 
 
 KERNEL = replace(

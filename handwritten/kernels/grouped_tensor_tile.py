@@ -17,9 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.kernels import tensor_tile
-from dxgemm.handwritten.kernels.tensor_tile import WARP_N
+from dxgemm.handwritten.kernels.tensor_tile import make_line_kernel
+from dxgemm.handwritten.parts.group_table import FIELDS
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.line_mainloop import stage_k
 from dxgemm.handwritten.parts.line_tiles import common_layout
+from dxgemm.handwritten.parts.place import Tile, make_place
+from dxgemm.handwritten.parts.store import Result, Store, make_store
+
+OPERANDS = "a", "b", "c", "out"
 
 ALIGNED = "16"  # part of the names of layouts whose lines are aligned
 
@@ -64,22 +70,53 @@ def share(config: TableConfig) -> float:
 
 
 def make_kernel(
-    config: TableConfig,
-    dtype: str,
-    a_layout: str,
-    b_layout: str,
-    out_dtype: str,
+    config: TableConfig, dtype: str, a_layout: str, b_layout: str, out_dtype: str,
     epilogue: Any = None,
-) -> Callable[..., None]:
+) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config and variant, as a Python function to compile.
 
     Its parameter m counts problems, and `batch` counts tiles. The last parameter holds the table
-    and the scalars.
+    and the scalars. A problem's operand counts as the second matrix of a batch: it begins where the
+    stride between matrices, its start in the table, leads to.
     """
-    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import Operand, unroll
 
-    store = make_store_tile(WARP_N, out_dtype, True, False)
-    return tensor_tile.make_tile_kernel(config, dtype, a_layout, b_layout, store, is_grouped=True)
+    begin_store, store_tile = make_store(config, out_dtype)
+    a_start, b_start, c_start, out_start = (FIELDS.index(f"{name}_start") for name in OPERANDS)
+
+    def operand(data, table, at):
+        return Operand(data, table[at], table[at + 1], table[at + 2])
+
+    operand, fields = device_function(operand), len(FIELDS)
+
+    def operands_of(work, tile, a, b, m, n, k):
+        table = work.table
+        at = work.table_rows + tile.matrix * fields
+        a, b = operand(a.data, table, at + a_start), operand(b.data, table, at + b_start)
+        return a, b, table[at], table[at + 1], table[at + 2]
+
+    def begin(result):
+        return 0
+
+    def store(sums, smem, thread, tile, work, result, held):
+        """Read now, the numbers of the problem take no registers of the main loop."""
+        table, scalars = work.table, result.extra[1][0]
+        at = work.table_rows + tile.matrix * fields
+        alpha, beta = scalars[2 * tile.matrix], scalars[2 * tile.matrix + 1]
+        c = operand(result.c.data, table, at + c_start)
+        out = operand(result.out.data, table, at + out_start)
+        m, n = table[at], table[at + 1]
+        result = Result(alpha, beta, c, out, m, n, 1, result.extra)
+        tile = Tile(1, 1, 1, tile.row, tile.col, m, 0, 0)
+        store_tile(sums, smem, thread, tile, work, result, begin_store(result))
+
+    return make_line_kernel(
+        config, dtype, (a_layout, b_layout),
+        make_place(config, stage_k(dtype), shared="each"),
+        Store(device_function(begin), device_function(unroll(store))),
+        device_function(unroll(operands_of)),
+    )  # fmt: skip
 
 
 KERNEL = Kernel(

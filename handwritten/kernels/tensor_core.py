@@ -253,12 +253,10 @@ def make_kernel(
 
         all_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
-            first_tile, tiles = share(all_tiles)
+            first_tile, tiles = share(all_tiles, int32(cuda.blockIdx.y), int32(cuda.gridDim.y))
             result = int32(int32(cuda.blockIdx.y) * batch + matrix)
         else:
-            most = int32((all_tiles + split_k - 1) // split_k)
-            first_tile = min(int32(most * rank), all_tiles)
-            tiles = min(most, int32(all_tiles - first_tile))
+            first_tile, tiles = share(all_tiles, rank, int32(split_k))
             result = matrix
         k_start = first_tile * tile_k
         last_depth = int32(min(k - k_start - (tiles - 1) * tile_k, tile_k))

@@ -9,6 +9,7 @@ is stored is then complex or real.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,8 @@ from dxgemm.handwritten.parts.complex_product import (
     make_plus_multiple,
     make_scale,
 )
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
+from dxgemm.handwritten.parts.store import Store
 
 
 class ThreadTile(NamedTuple):
@@ -81,6 +83,59 @@ def make_add_blocks(real: Any, count: int, threads: int, split_k: int) -> Any:
         return totals
 
     return device_function(unroll(add_blocks))
+
+
+def make_store(
+    config: Any, tile: ThreadTile, corner: Callable[..., Any], dtype: str, epilogue: Any,
+    in_rows: Callable[..., Any] | None = None,
+) -> Store:  # fmt: skip
+    """Thread tiles of complex sums, which the blocks of a cluster add up, each a share of them.
+
+    Args:
+        tile: elements of a thread; a block of a cluster stores some of the rows, or a part of one.
+        corner: device function: thread -> first row and column of its elements in the block's tile.
+        dtype, epilogue: see `make_store_complex`.
+        in_rows: device function that puts a thread's sums in the order of the elements; None if
+            they are.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    rows, cols, row_group, col_group, row_width = tile
+    split_k, orders, width = config.split_k, in_rows is not None, VECTOR_BYTES // ITEM_BYTES[dtype]
+    share_m = max(1, rows // split_k)
+    share_n = rows * cols // split_k // share_m
+    shares_n = cols // share_n
+    share = ThreadTile(share_m, share_n, row_group, col_group, min(row_width, share_m))
+    threads, real = config.threads, np.dtype(COMPLEX_PARTS[dtype]).type
+    add_blocks = make_add_blocks(real, 2 * rows * cols, threads, split_k) if split_k > 1 else None
+    smem_bytes = config.smem_bytes(dtype)
+    store_complex = make_store_complex(share, dtype, int64, epilogue, threads, smem_bytes)
+
+    def begin(result):
+        return 0
+
+    def store(sums, smem, thread, tile, work, result, held):
+        row, col = corner(thread)
+        first_row: int32 = tile.row + row
+        first_col: int32 = tile.col + col
+        if orders:
+            sums = in_rows(sums)
+        if split_k > 1:
+            sums = add_blocks(sums, smem, thread, work.rank)
+            own_row: int32 = work.rank // shares_n * share_m
+            own_col: int32 = work.rank % shares_n * share_n
+            first_row += own_row // row_width * row_group + own_row % row_width
+            first_col += own_col // width * col_group + own_col % width
+        store_complex(
+            sums, smem, thread, tile.matrix, first_row, first_col, result.m, result.n, result.alpha,
+            result.beta, result.c, tile.matrix * result.c.batch, result.out,
+            tile.matrix * result.out.batch, result.extra,
+        )  # fmt: skip
+
+    return Store(device_function(begin), device_function(unroll(store)))
 
 
 def make_store_complex(

@@ -11,6 +11,7 @@ import numpy as np
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
+from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES, BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
@@ -237,6 +238,7 @@ class WgmmaConfig(BaseConfig):
     dynamic_smem = True
     split_k = 1
     matrices = 1  # that a block computes at a time
+    piece_step = WARPGROUP_ROWS  # from 16 rows of a warp to its next 16
     tile_k = ROW_BYTES // 2  # of 16-bit elements
     parts = 1  # matrices whose sum is an operand
 
@@ -273,6 +275,15 @@ class WgmmaConfig(BaseConfig):
     def strips(self) -> int:
         """Strips of 64 rows that a warpgroup has of a tile."""
         return self.tile_m // WARPGROUP_ROWS if self.is_pingpong else 1
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of a warp."""
+        return 16 * self.strips
+
+    @property
+    def warp_n(self) -> int:
+        return self.tile_n
 
     @property
     def threads(self) -> int:
@@ -343,3 +354,54 @@ class WgmmaConfig(BaseConfig):
         kinds = " pingpong" * self.is_pingpong + " turned" * self.is_turned
         kinds += " paired" * self.is_paired
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}{kinds}"
+
+
+class MmaRingConfig(BaseConfig):
+    """Base for the frame `ring` with `mma.sync`: block tile tile_m x tile_n, several stages."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    warp_m: int
+    warp_n: int
+    stages: int
+
+    dynamic_smem = True
+    piece_step = 16  # rows from 16 rows of a warp to its next 16
+    swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
+    parts = 1  # matrices whose sum is an operand
+
+    def complaints(self) -> Iterator[str]:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            yield "warp tiles must fill the block tile"
+        if self.stages < 2:
+            yield "one stage is copied while another is read: 2 or more"
+
+    @property
+    def warps(self) -> int:
+        return self.tile_m // self.warp_m * (self.tile_n // self.warp_n)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of a stage's k."""
+        return LINE_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.parts * (self.tile_m + self.tile_n) * self.line_bytes
+
+
+class LineConfig(MmaRingConfig):
+    """An `MmaRingConfig` for tiles of lines, whose results are stored by warps."""
+
+    split_k = 1  # blocks of a cluster that share the k of a tile
+    chunk_bytes = STORE_BYTES  # of a warp's part of the result in shared memory
+    tile_k = LINE_BYTES // 2  # of elements of two bytes; twice as many int8
+
+    def smem_bytes(self, dtype: str) -> int:
+        """Bytes of the ring, in whose place the warps put their parts of the result in the end."""
+        return max(self.stages * self.stage_bytes, self.warps * self.chunk_bytes)

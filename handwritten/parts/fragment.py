@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 class Runs(NamedTuple):
@@ -73,3 +74,55 @@ def mma_fragment(left: int, right: int) -> Fragment:
     mmas = [(i, j) for i in range(left) for j in range(right)]
     places = [(16 * i + row, 8 * j + col) for i, j in mmas for row in (0, 1) for col in (0, 1)]
     return Fragment(*zip(*places, strict=True))
+
+
+def make_warp_corner(config: Any, rows_are_split: bool = False) -> Callable[..., Any]:
+    """A device function: thread -> the first row and column of its warp's share of the tile.
+
+    Args:
+        config: has the extents of a warp's share, warp_m x warp_n, and those of the tile.
+        rows_are_split: see `make_store_chunk`; warps have 16 whole rows then.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
+    has_turns = getattr(config, "is_pingpong", False)
+
+    def corner(thread):
+        warp: int32 = thread // 32
+        if has_turns:  # each warpgroup has whole tiles
+            return int32(warp % 4 * 16), int32(0)
+        if rows_are_split:
+            return int32(warp // 2 * 32 + warp % 2 * 8), int32(0)
+        return int32(warp // warps_n * warp_m), int32(warp % warps_n * warp_n)
+
+    return device_function(unroll(corner))
+
+
+def make_lane_corner(config: Any, row_width: int, width: int) -> Callable[..., Any]:
+    """A device function: thread -> the first row and column of its elements in the tile.
+
+    Args:
+        row_width, width: neighbouring rows, and neighbouring columns.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
+
+    def corner(thread):
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        row: int32 = warp // warps_n * warp_m + lane_row * row_width
+        col: int32 = warp % warps_n * warp_n + lane_col * width
+        return row, col
+
+    return device_function(unroll(corner))

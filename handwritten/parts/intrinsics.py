@@ -33,8 +33,17 @@ class ReturnError(Exception):
 
 
 if _config.ENABLE_CUDASIM:
+    from numba.cuda.simulator.kernel import _get_kernel_context
+
     from dxgemm.handwritten.parts import simulated_integers, simulated_memory
 
+    class _RunningKernel:
+        """What `cuda` is inside a kernel: the simulator gives it to kernels alone."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(_get_kernel_context(), name)
+
+    cuda: Any = _RunningKernel()
     below_2_31 = simulated_integers.below_2_31
     commit_copies = simulated_memory.commit_copies
     copy_async = simulated_memory.copy_async
@@ -127,7 +136,7 @@ if _config.ENABLE_CUDASIM:
 
 else:
     from llvmlite import ir
-    from numba import cuda, int32
+    from numba import cuda, int32  # type: ignore[no-redef]
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
     from numba.cuda.core.errors import RequireLiteralValue

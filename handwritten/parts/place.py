@@ -33,8 +33,8 @@ class Work(NamedTuple):
 
     Fields: number of tiles, and of a matrix those along m and n; the end of the rows; the block's
     first k and its end; matrices of an operand without a batch; strides between the matrices of a
-    and of b; matrices of the result before those of the block's slice of k; the table of a group,
-    and its rows.
+    and of b; matrices of the result before those of the block's slice of k; its rank in a cluster
+    that shares out k; the table of a group, and its rows.
     """
 
     tiles: Any
@@ -47,6 +47,7 @@ class Work(NamedTuple):
     a_batch: Any
     b_batch: Any
     first_matrix: Any
+    rank: Any
     table: Any
     table_rows: Any
 
@@ -76,6 +77,7 @@ def make_place(
     counter: int | None = None,
     shared: str = "",
     table: int = 0,
+    is_even: bool = False,
 ) -> Place:
     """Tiles of a batch, of a group, or of a slice of k.
 
@@ -86,17 +88,20 @@ def make_place(
         flag: index in the last parameter of a flag; if that is not 0, nothing is computed.
         counter: index there of the number of products of each matrix; None for one product. The
             matrices of an operand are those of all products, one after the other.
-        shared: "m" or "k" if the problems of a group share out rows or k, by the table in global
-            memory (group_table.py) whose index in the last parameter is `table`.
+        shared: "m" or "k" if the problems of a group share out rows or k, "each" if they share
+            nothing; they are in the table in global memory (group_table.py) whose index in the last
+            parameter is `table`. m is the number of problems for "each", and a block has a tile.
+        is_even: True if the numbers of stages that blocks of a cluster have differ by 1 at most;
+            else all but the last ones have equally many.
     """
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    cluster, rank_rows = config.cluster, config.tile_m
-    tile_m, tile_n = config.tile_m * cluster, config.tile_n
+    split_k, pair = config.split_k, config.cluster // config.split_k
+    tile_m, tile_n = config.tile_m * pair, config.tile_n
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
     share = make_share()
@@ -116,43 +121,40 @@ def make_place(
             numbers, rows = extra[table][0], int32(batch + 1)
         if shared == "m":
             tiles = numbers[batch]
-        if is_sliced:
+        if shared == "each":
+            tiles, rows = int32(batch), int32(m)
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        if is_sliced or split_k > 1:
             k_tiles: int32 = (k + tile_k - 1) // tile_k
-            first, count = share(k_tiles)
+            part, parts = rank, int32(split_k)
+            if is_sliced:
+                part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+                first_matrix = part * batch
+            if is_even and not is_sliced:
+                first: int32 = k_tiles * rank // split_k
+                count: int32 = k_tiles * (rank + 1) // split_k - first
+            else:
+                first, count = share(k_tiles, part, parts)
             first_k = first * tile_k
             end_k = min(k, int32((first + count) * tile_k))
-            first_matrix = cuda.blockIdx.y * batch
         if is_masked:  # a tile has a block then, see `Kernel.grid`
-            _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+            _, row, col = locate(int32(block // split_k), tiles_m, tiles_n)
             if is_dead(row, col, extra):
                 tiles = 0
         if has_flag and extra[flag][0][0] != 0:
             tiles = 0
         return Work(
             tiles, tiles_m, tiles_n, m, first_k, end_k, period, a.batch, b.batch, first_matrix,
-            numbers, rows,
+            rank, numbers, rows,
         )  # fmt: skip
 
-    def find(work, index):
-        matrix, row, col = locate(index, work.tiles_m, work.tiles_n)
-        if cluster > 1:
-            row = row + cuda.blockIdx.x % cluster * rank_rows
-        repeated: int32 = matrix - divide(matrix, work.period) * work.period
-        a_matrix: int32 = matrix if work.a_batch != 0 else repeated
-        b_matrix: int32 = matrix if work.b_batch != 0 else repeated
-        return Tile(
-            int32(matrix + work.first_matrix), a_matrix, b_matrix, row, col, work.end_row,
-            work.first_k, work.end_k,
-        )  # fmt: skip
-
-    if shared:
-        find = make_find_in_group(tile_m, locate)[shared]
-    begin, find = device_function(unroll(begin)), device_function(unroll(find))
-    return Place(begin, find, leaves_notes=shared == "m")
+    find = _make_find(config, locate, shared)
+    return Place(device_function(unroll(begin)), find, leaves_notes=shared == "m")
 
 
-def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Callable[..., Tile]]:
-    """`Place.find` where the problems of a group share out rows ("m") or k ("k"), uncompiled."""
+def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable[..., Tile]:
+    """The device function find of `make_place`."""
     from numba import int32
 
     from dxgemm.handwritten.parts.group_table import (
@@ -162,8 +164,24 @@ def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Cal
         SIZE,
         make_find_problem,
     )
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
 
+    tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
+    pair = config.cluster // split_k
     first_field, find_problem = FIELDS.index("first"), make_find_problem()
+
+    def find(work, index):
+        matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
+        if pair > 1:  # blocks of a cluster have tiles side by side
+            row = row + cuda.blockIdx.x % pair * tile_m
+        repeated: int32 = matrix - divide(matrix, work.period) * work.period
+        a_matrix: int32 = matrix if work.a_batch != 0 else repeated
+        b_matrix: int32 = matrix if work.b_batch != 0 else repeated
+        return Tile(
+            int32(matrix + work.first_matrix), a_matrix, b_matrix, row, col, work.end_row,
+            work.first_k, work.end_k,
+        )  # fmt: skip
 
     def find_in_rows(work, index):
         problem, number, fields = find_problem(work.table, work.table_rows, index)
@@ -184,7 +202,17 @@ def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Cal
         end: int32 = first + work.table[matrix * ROW_ITEMS + SIZE]
         return Tile(matrix, int32(0), int32(0), row, col, work.end_row, first, end)
 
-    return {"m": find_in_rows, "k": find_in_k}
+    def find_each(work, index):
+        """The operands of a problem begin where the second matrix of a batch does."""
+        problem, number, fields = find_problem(work.table, work.table_rows, index)
+        m, n, k = work.table[fields], work.table[fields + 1], work.table[fields + 2]
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        _, row, col = locate(int32(number), tiles_m, tiles_n)
+        return Tile(int32(problem), int32(1), int32(1), row, col, m, int32(0), int32(k))
+
+    find = {"": find, "m": find_in_rows, "k": find_in_k, "each": find_each}[shared]
+    return device_function(unroll(find))
 
 
 class SkinnyTile(NamedTuple):

@@ -1,4 +1,4 @@
-"""The `store` of the frame `tma`: the sums of a tile to global memory."""
+"""The `store` of the frames `tma` and `ring`: the sums of a tile to global memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.chunk_store import CHUNK_COLS
+from dxgemm.handwritten.parts.fragment import make_warp_corner
 from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
 from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
-from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
-from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 from dxgemm.handwritten.parts.wgmma_store import make_store_tile
+
+PIECE_ROWS = 16  # of a warp that are stored at a time
 
 
 class Result(NamedTuple):
@@ -51,11 +52,12 @@ def make_store(
     prepare: Callable[..., Any] | None = None,
     skips_alpha: bool = False,
 ) -> Store:
-    """The result, by `make_store_tile`, or its reduction along rows, each warp its rows.
+    """The result, by `make_store_tile`, 16 rows of a warp at a time, or its reduction along rows.
 
     Args:
-        prepare: device function: (sums, thread, tile, work, result) -> the sums to store; None for
-            the same.
+        config: has a warp's share of the tile, warp_m x warp_n, and the shared memory of its store.
+        prepare: device function: (sums, lane, top, left, tile, result) -> the sums to store, of 16
+            rows of the result from row `top` and column `left` on; None for the same.
         skips_alpha: True if the sums of a tile without k are 0 even if alpha is NaN.
     """
     from numba import float32, int32
@@ -63,20 +65,22 @@ def make_store(
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    tile_n, chunk_bytes, strips = config.tile_n, config.chunk_bytes, config.strips
-    # Stores take whole chunks, or blocks: columns behind the tile count as behind the result.
-    missing, items, is_cut = -tile_n % CHUNK_COLS, tile_n // 2, tile_n % BLOCK_COLS != 0
+    warp_n, chunk_bytes = config.warp_n, config.chunk_bytes
+    pieces, items = config.warp_m // PIECE_ROWS, warp_n * PIECE_ROWS // 32
+    # Stores take whole chunks, or blocks: columns behind the warp's count as behind the result.
+    missing, is_half = -warp_n % CHUNK_COLS, out_dtype in ("float16", "bfloat16")
+    is_cut = warp_n % (BLOCK_COLS if is_half else CHUNK_COLS) != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
-    first_row = make_first_row(rows_are_split, config.is_pingpong)
+    corner, piece_step = make_warp_corner(config, rows_are_split), config.piece_step
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced, partials, count = reduction is not None, 0, 0
     allows_vectors = store_rows = reduce_fragments = None
     if reduction is not None:
         partials, count = len(epilogue.stage_operands), reduction.count
-        reduce_fragments = make_reduce_fragments(epilogue, tile_n)
+        reduce_fragments = make_reduce_fragments(epilogue, warp_n)
     else:
         allows_vectors, store_rows = make_store_tile(
-            tile_n + missing, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, stored,
+            warp_n + missing, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, stored,
             commutes, chunk_bytes,
         )  # fmt: skip
 
@@ -91,28 +95,28 @@ def make_store(
     def store(sums, smem, thread, tile, work, result, held):
         lane: int32 = thread % 32
         chunk_smem: int32 = smem + thread // 32 * chunk_bytes
-        end_col = result.n
-        if is_cut:
-            end_col = min(end_col, tile.col + tile_n)
-        if is_prepared:
-            sums = prepare(sums, thread, tile, work, result)
+        row, col = corner(thread)
+        left: int32 = tile.col + col
+        end_col = min(result.n, left + warp_n) if is_cut else result.n
         alpha = result.alpha
         if skips_alpha:
             alpha = alpha if tile.end_k > tile.first_k else float32(0)
-        for strip in static_range(strips):
-            top: int32 = tile.row + first_row(thread) + strip * WARPGROUP_ROWS
-            rows = sums[strip * items : strip * items + items]
+        for piece in static_range(pieces):
+            top: int32 = tile.row + row + piece_step * piece
+            values = sums[items * piece : items * (piece + 1)]
+            if is_prepared:
+                values = prepare(values, lane, top, left, tile, result)
             if missing:
-                rows = rows + zeros(scalar, missing // 2)
+                values = values + zeros(scalar, missing // 2)
             if is_reduced:
                 reduce_fragments(
-                    rows, lane, tile.matrix, held, top, tile.col, result.m, result.n, alpha,
+                    values, lane, tile.matrix, held, top, left, result.m, result.n, alpha,
                     result.beta, result.c, tile.matrix * result.c.batch, result.extra,
                 )  # fmt: skip
             else:
                 store_rows(
-                    rows, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col,
-                    held, alpha, result.beta, result.c, result.out, result.extra,
+                    values, chunk_smem, lane, tile.matrix, top, left, tile.end_row, end_col, held,
+                    alpha, result.beta, result.c, result.out, result.extra,
                 )  # fmt: skip
 
     return Store(device_function(unroll(begin)), device_function(unroll(store)))

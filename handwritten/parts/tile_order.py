@@ -32,22 +32,18 @@ def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., An
 
 
 def make_share() -> Callable[..., Any]:
-    """A device function: tiles of k -> the first of this block's slice of k, and its tiles.
+    """A device function: (tiles of k, part, parts) -> the first tile of a part, and its tiles."""
+    from numba import int32
 
-    The grid has a y for each slice.
-    """
-    from numba import cuda, int32
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
 
-    from dxgemm.handwritten.parts.intrinsics import divide
-
-    @cuda.jit(device=True, forceinline=True)
-    def share(k_tiles):
-        slices = int32(cuda.gridDim.y)
-        most = divide(int32(k_tiles + slices - 1), slices)
-        first = min(int32(most * int32(cuda.blockIdx.y)), k_tiles)
+    def share(k_tiles, part, parts):
+        most = divide(int32(k_tiles + parts - 1), int32(parts))
+        first: int32 = min(int32(most * part), k_tiles)
         return first, min(most, int32(k_tiles - first))
 
-    return share
+    return device_function(unroll(share))
 
 
 def make_tile_map(
@@ -58,26 +54,26 @@ def make_tile_map(
     Args:
         stored: triangles of a symmetric result that are written; "" for another result.
     """
-    from numba import cuda, int32
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, opaque
 
     if stored:
-        from dxgemm.handwritten.parts.intrinsics import opaque
-
         locate_lower, count_lower = triangle.make_tile_map(tile_m, tile_n, swizzle_rows)
 
-        @cuda.jit(device=True, forceinline=True)
+        @device_function
         def locate(index, tiles_m, tiles_n):
             # Nothing of it is kept from tile to tile: registers are short in the main loop.
             matrix, row, col = locate_lower(index, opaque(tiles_m), opaque(tiles_n))
             return matrix, int32(row * tile_m), int32(col * tile_n)
 
-        @cuda.jit(device=True, forceinline=True)
+        @device_function
         def count(batch, tiles_m, tiles_n):
             return batch * count_lower(tiles_m, tiles_n)
 
         return locate, count
 
-    @cuda.jit(device=True, forceinline=True)
+    @device_function
     def count_all(batch, tiles_m, tiles_n):
         return batch * tiles_m * tiles_n
 

@@ -180,21 +180,3 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
         return acc, stage, parity
 
     return device_function(unroll(multiply))
-
-
-def make_first_row(a_from_registers: bool, is_pingpong: bool = False) -> Callable[..., Any]:
-    """A device function: thread -> the first of its warp's 16 rows of the tile, or of a strip."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function
-
-    @device_function
-    def first_row(thread):
-        warp = int32(thread // 32)
-        if is_pingpong:
-            warp = int32(warp % 4)
-        if a_from_registers:
-            return int32(warp // 2 * 32 + warp % 2 * 8)
-        return int32(warp * 16)
-
-    return first_row
