@@ -1,8 +1,9 @@
-"""The `place` of a frame: the tiles of the result that a block computes, and their k.
+"""The `place` of a frame: the tiles of the result that a block computes, and their range of k.
 
-Tiles are numbered through all matrices of the result; a block takes every so many of them, by a
-threadblock swizzle. Everything that changes which tiles there are is here: batches, slices of k,
-triangles, block masks, the tables of groups, several products of a matrix (one for each modulus).
+Tiles are numbered consecutively over all matrices of the result, by a threadblock swizzle, and a
+block takes them at a fixed stride. This file has everything that decides which tiles there are:
+batches, slices of k, triangles, block masks, the tables of groups, and several products per matrix
+(one per modulus).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 class Tile(NamedTuple):
     """A tile of the result.
 
-    Fields: its matrix in the result, in a and in b; its first row and column; the end of the rows
-    that are stored; the first k of its sums, and their end.
+    Fields: the index of its matrix in the result, in a and in b; its first row and column; the end
+    of the rows that are stored; the first k of its sums, and the end of k.
     """
 
     matrix: Any
@@ -31,10 +32,10 @@ class Tile(NamedTuple):
 class Work(NamedTuple):
     """The tiles of a block.
 
-    Fields: number of tiles, and of a matrix those along m and n; the end of the rows; the block's
-    first k and its end; matrices of an operand without a batch; strides between the matrices of a
-    and of b; matrices of the result before those of the block's slice of k; the table of a group,
-    and its rows.
+    Fields: the number of tiles, and of tiles along m and n per matrix; the end of the rows; the
+    block's first k and the end of k; the number of matrices of an operand without a batch; the
+    strides between the matrices of a and of b; the number of matrices of the result before those
+    of the block's slice of k; the table of a group, and its number of rows.
     """
 
     tiles: Any
@@ -57,8 +58,8 @@ class Place(NamedTuple):
     Attributes:
         begin: (a, b, m, n, k, batch, extra) -> `Work`.
         find: (work, index) -> `Tile`.
-        leaves_notes: True if finding is slow: the producer does it alone and leaves notes for the
-            consumers, which read them after the main loop. All tiles have the k of the matrix then.
+        leaves_notes: True if `find` is slow: only the producer calls it, and leaves notes for the
+            consumers, which read them after the main loop. All tiles then have the whole k.
     """
 
     begin: Callable[..., Work]
@@ -77,17 +78,17 @@ def make_place(
     shared: str = "",
     table: int = 0,
 ) -> Place:
-    """Tiles of a batch, of a group, or of a slice of k.
+    """Make the `Place` for a batch, a group, or a slice of k.
 
     Args:
         stored: triangles of a symmetric result that are written; "" for another result.
-        is_sliced: True if the grid has a y for each slice of k.
+        is_sliced: True if the y dimension of the grid numbers slices of k.
         is_dead: see `block_mask`; None without a mask.
-        flag: index in the last parameter of a flag; if that is not 0, nothing is computed.
-        counter: index there of the number of products of each matrix; None for one product. The
-            matrices of an operand are those of all products, one after the other.
-        shared: "m" or "k" if the problems of a group share out rows or k, by the table in global
-            memory (group_table.py) whose index in the last parameter is `table`.
+        flag: index in the last parameter of a flag; if the flag is not 0, nothing is computed.
+        counter: index in the last parameter of the number of products per matrix; None for one
+            product. The matrices of an operand are those of all products, one after the other.
+        shared: "m" or "k" if rows or k are divided among the problems of a group, by the table in
+            global memory (group_table.py) whose index in the last parameter is `table`.
     """
     from numba import cuda, int32
 
@@ -122,7 +123,7 @@ def make_place(
             first_k = first * tile_k
             end_k = min(k, int32((first + count) * tile_k))
             first_matrix = cuda.blockIdx.y * batch
-        if is_masked:  # a tile has a block then, see `Kernel.grid`
+        if is_masked:  # there is one block per tile then, see `Kernel.grid`
             _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
             if is_dead(row, col, extra):
                 tiles = 0
@@ -152,7 +153,7 @@ def make_place(
 
 
 def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Callable[..., Tile]]:
-    """`Place.find` where the problems of a group share out rows ("m") or k ("k"), uncompiled."""
+    """Make `Place.find`, uncompiled, for groups that divide rows ("m") or k ("k")."""
     from numba import int32
 
     from dxgemm.handwritten.parts.group_table import (
@@ -188,11 +189,11 @@ def make_find_in_group(tile_m: int, locate: Callable[..., Any]) -> dict[str, Cal
 
 
 class SkinnyTile(NamedTuple):
-    """A tile of few rows or columns, of which a cluster shares the k.
+    """A tile of few rows or columns; the blocks of a cluster divide its k.
 
-    Fields: the block's rank in its cluster; its matrix; the first row of the larger operand and the
-    first of the few columns; how many of both there are; the first k of the block's share, and its
-    stages.
+    Fields: the block's rank in its cluster; the index of its matrix; the first row of the larger
+    operand and the first of the few columns; the number of both in the matrix; the first k of the
+    block's share, and its number of stages.
     """
 
     rank: Any
@@ -206,11 +207,11 @@ class SkinnyTile(NamedTuple):
 
 
 def make_skinny_place(config: Any, tile_k: int, large_is_a: bool) -> Callable[..., SkinnyTile]:
-    """A device function: (m, n, k) -> the tile of a block.
+    """Make a device function: (m, n, k) -> the tile of a block.
 
     Args:
         config: a `SkinnyConfig`.
-        tile_k: k of a stage.
+        tile_k: k per stage.
         large_is_a: True if the larger operand is a.
     """
     from numba import cuda, int32

@@ -1,4 +1,4 @@
-"""The `store` of the frame `tma`: the sums of a tile to global memory."""
+"""The `store` of the frame `tma`: it writes the sums of a tile to global memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
 
 class Result(NamedTuple):
-    """The kernel's parameters that stores read."""
+    """Parameters of the kernel that stores read."""
 
     alpha: Any
     beta: Any
@@ -30,9 +30,9 @@ class Store(NamedTuple):
     """Device functions of the consumers.
 
     Attributes:
-        begin: (result) -> what holds for all tiles.
+        begin: (result) -> `held`, a value that is the same for all tiles.
         store: (sums, smem, thread, tile, work, result, held): smem is the address of the shared
-            memory of all warps' stores.
+            memory for the stores of all warps.
     """
 
     begin: Callable[..., Any]
@@ -51,11 +51,11 @@ def make_store(
     prepare: Callable[..., Any] | None = None,
     skips_alpha: bool = False,
 ) -> Store:
-    """The result, by `make_store_tile`, or its reduction along rows, each warp its rows.
+    """Make the store of the result, by `make_store_tile`, or of its reduction along rows.
 
     Args:
-        prepare: device function: (sums, thread, tile, work, result) -> the sums to store; None for
-            the same.
+        prepare: device function: (sums, thread, tile, work, result) -> the sums to store; None to
+            store the sums unchanged.
         skips_alpha: True if the sums of a tile without k are 0 even if alpha is NaN.
     """
     from numba import float32, int32
@@ -64,7 +64,7 @@ def make_store(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     tile_n, chunk_bytes, strips = config.tile_n, config.chunk_bytes, config.strips
-    # Stores take whole chunks, or blocks: columns behind the tile count as behind the result.
+    # Stores take whole chunks, or blocks: columns beyond the tile count as beyond the result.
     missing, items, is_cut = -tile_n % CHUNK_COLS, tile_n // 2, tile_n % BLOCK_COLS != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
     first_row = make_first_row(rows_are_split, config.is_pingpong)
@@ -81,7 +81,7 @@ def make_store(
         )  # fmt: skip
 
     def begin(result):
-        """True if vectors can be stored; slots of a row, as the elements of a buffer tell."""
+        """True if vectors can be stored; for a reduction, slots per row, from a buffer's size."""
         if is_reduced:
             held = int32(result.extra[partials][1] // (count * result.m * result.batch))
         else:
