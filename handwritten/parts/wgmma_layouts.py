@@ -59,8 +59,8 @@ def supports(problem: Any) -> str | None:
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
     """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; its triangle; "sliced".
 
-    The dtype is left out if it is that of the operands, the triangle if there is none, and "sliced"
-    if k is not sliced.
+    Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
+    sliced.
     """
     lies = _innermost(problem)
     if problem.slices > 1:
