@@ -125,6 +125,6 @@ def is_exchanged(
 ) -> bool:
     """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b.
 
-    A config may ask for it, too, but not for the triangle of a symmetric result.
+    A config may request it too, but not for the triangle of a symmetric result.
     """
     return (dtype == "float32" and b_innermost == "mn") or (config.is_turned and not stored)
