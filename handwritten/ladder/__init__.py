@@ -1,1 +1,1 @@
-"""Rungs of the ladder: one technique a file, each grown from the one before."""
+"""Rungs of the ladder: one technique per file, each grown from the one before."""

@@ -1,11 +1,11 @@
-"""Copies that run behind the arithmetic: several tiles on their way to shared memory at once.
+"""Asynchronous copies overlapped with the arithmetic: several tiles in flight to shared memory.
 
 Idea: grown from `double_buffer`. cp.async copies from global to shared memory without passing
-through registers, so that more than one tile can be on its way: its latency hides behind the
-arithmetic of stages - 1 tiles, and no register is held for it.
+through registers, so that more than one tile can be in flight: the arithmetic of stages - 1 tiles
+hides the latency of a copy, and the copy holds no registers.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
-Constraints: see `Config`. Edges are predicated: tiles inside the operands pay one branch for it.
+Constraints: see `Config`. Edges are predicated; tiles inside the operands pay one branch for that.
 cp.async needs compute capability 8.0.
 Source: NVIDIA A100 Tensor Core GPU Architecture white paper, "Asynchronous Copy"; CUDA C++
 Programming Guide, "Asynchronous Data Copies".
@@ -58,7 +58,7 @@ def make_kernel(
     a_bytes = tile_k * a_row_bytes
     stage_bytes = config.stage_bytes(dtype)
     ring_bytes = stages * stage_bytes
-    # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
+    # A thread's rows are vectors of `width`, one from each of thread_m / width row groups.
     row_vectors, col_vectors = thread_m // width, thread_n // width
     row_group, col_group = LANES_M * width, LANES_N * width
     a_offsets = tuple(
@@ -84,7 +84,7 @@ def make_kernel(
     def async_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
-        # --- This block's tile, this thread's place ---
+        # --- This block's tile, this thread's first element ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
@@ -95,7 +95,7 @@ def make_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
         warp: int32 = thread // 32
-        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses per access.
         lane_row: int32 = lane >> 1 & 3
         lane_col: int32 = lane & 1 | lane >> 2 & 6
         thread_row: int32 = warp // warps_n * warp_m + lane_row * width
@@ -120,7 +120,7 @@ def make_kernel(
         )
         a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need predicates.
+        # The number of tiles still to copy, and how many of the last ones need predicates.
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         to_copy: int32 = k_tiles
         last_depth: int32 = k - int64(k_tiles - 1) * tile_k
@@ -142,7 +142,7 @@ def make_kernel(
             to_copy -= 1
             write_stage += stage_bytes
 
-        # --- Prologue: all stages but one are on their way ---
+        # --- Prologue: start the copies of all stages but one ---
         write_stage: int32 = 0
         for _ in range(stages - 1):
             fetch()
@@ -154,7 +154,7 @@ def make_kernel(
         read_stage: int32 = 0
         for _ in range(k_tiles):
             wait_copies(stages - 2)
-            cuda.syncthreads()  # the tile has come, and every thread has left the one before it
+            cuda.syncthreads()  # the tile has arrived; every thread is done with the one before it
             fetch()
             if write_stage == ring_bytes:
                 write_stage = 0

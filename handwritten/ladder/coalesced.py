@@ -1,11 +1,11 @@
-"""One thread an element of the result, neighbouring threads in neighbouring columns.
+"""One thread per output element; consecutive threads take consecutive columns.
 
-Idea: `naive` with the threads numbered along rows. The threads of a warp then own neighbouring
-columns: they read b and write the result contiguously, and all read the same element of a, which
-is broadcast.
+Idea: `naive` with the threads numbered along rows. The threads of a warp then own consecutive
+columns: they read b and write the result contiguously, and all of them read the same element of a,
+which is broadcast.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
-Constraints: none. Each element of a is read n times and each of b m times, mostly from the L1
-cache: right for tiny problems, and the baseline for everything else.
+Constraints: none. Each element of a is read n times and each element of b m times, mostly from the
+L1 cache. That suits tiny problems, and is the baseline for everything else.
 Source: CUDA C++ Programming Guide, "Shared Memory", the version without shared memory.
 """
 
@@ -21,7 +21,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Stride in the rows of a: "unit" if their elements are neighbours, else "strided"."""
+    """Stride within a row of a: "unit" if the row is contiguous, else "strided"."""
     return ("unit",) if problem.a.col == 1 else ("strided",)
 
 
@@ -40,7 +40,7 @@ def make_kernel(
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n = config.tile_m, config.tile_n
-    # A stride of 1 that the compiler knows spares it half of the loop's address arithmetic.
+    # A stride of 1 known at compile time saves half of the loop's address arithmetic.
     is_unit = a_row == "unit"
 
     @gemm_kernel
@@ -50,7 +50,7 @@ def make_kernel(
         tiles_n = below_2_31((n + tile_n - 1) // tile_n)
         matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         thread = cuda.threadIdx.x & 1023
-        # New: neighbouring threads walk along a row.
+        # New: consecutive threads take consecutive columns.
         row = tile // tiles_n * tile_m + thread // tile_n
         col = tile % tiles_n * tile_n + thread % tile_n
         if row >= m or col >= n:
@@ -82,7 +82,7 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     # A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a
-    # row of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
+    # row of b once for 32 rows of a; the smaller one spreads a small problem over more SMs.
     configs=(Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32)),
     simulator_configs=(Config(tile_m=2, tile_n=4),),
     variant=variant,

@@ -1,11 +1,11 @@
 """Shared memory without bank conflicts: transposed a, padded or swizzled, and split thread tiles.
 
-Idea: grown from `vectorized`, whose warps wait for banks twice. Reading: vectors of neighbouring
-threads were thread_n elements apart, and every fourth fell on the same banks; now a thread's
-vectors are split over the tile, so that neighbours read neighbouring vectors. Writing: a row-major
-a is transposed on its way, which scatters 16 bytes over as many rows, all rows of which start at
-the same bank; padding moves each row on by 16 bytes, and swizzling permutes each row's columns by
-exclusive or, which costs no memory.
+Idea: grown from `vectorized`, which has bank conflicts in reads and in writes. Reads: vectors of
+neighbouring threads were thread_n elements apart, and every fourth fell on the same banks. Now a
+thread's vectors are spread over the tile, so that neighbouring threads read neighbouring vectors.
+Writes: a row-major a is transposed during the copy, which scatters the elements of a 16-byte vector
+over several rows, and all rows start at the same bank. Padding shifts each row by 16 bytes;
+swizzling permutes each row's columns by exclusive or, which costs no memory.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
@@ -95,17 +95,17 @@ def make_kernel(
         # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         thread: int32 = cuda.threadIdx.x & 1023
-        # New: a thread's vectors are spread over the tile, neighbours' are neighbours.
+        # New: a thread's vectors are spread over the tile; neighbours read adjacent vectors.
         thread_row: int32 = thread // threads_n * width
         thread_col: int32 = thread % threads_n * width
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
 
-        # Parked in shared memory: the main loop needs the registers.
+        # Kept in shared memory during the main loop, which needs the registers.
         parked = cuda.shared.array(3, int64)
         if thread == 0:
             parked[0], parked[1], parked[2] = matrix, tile_row, tile_col
 
-        # The first element of each tile that this thread copies, and what is inside from there on.
+        # The first element of each tile that this thread copies, and the rows and columns left.
         a_row, a_k = a_place(thread)
         b_col, b_k = b_place(thread)
         a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col

@@ -1,8 +1,8 @@
 """Two tiles in shared memory: one is multiplied while the next one is fetched.
 
 Idea: grown from `warp_tile`, whose warps all wait for global memory at the same time. The loads of
-the next tile are issued before this one is multiplied, and wait in registers until that is done;
-they are stored to the other of two buffers, so that one barrier a tile is enough.
+the next tile are issued before this tile is multiplied, and the values stay in registers until
+then. They are stored to the other of two buffers, so that one barrier per tile is enough.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
@@ -34,7 +34,7 @@ from dxgemm.handwritten.parts.tiles import (
 
 class Config(WarpVectorConfig):
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of two buffers."""
+        """Bytes of shared memory for the two buffers."""
         return 2 * super().smem_bytes(dtype) + PARKED_BYTES
 
 
@@ -78,20 +78,20 @@ def make_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
         warp: int32 = thread // 32
-        # Any eight lanes that are served together read two places of a and four of b: with 1 and 8,
-        # shared memory would be busy for longer.
+        # Eight lanes that are served together read two vectors of a and four of b. With one and
+        # eight vectors, shared memory would be busy for longer.
         lane_row: int32 = lane >> 1 & 3
         lane_col: int32 = lane & 1 | lane >> 2 & 6
         thread_row: int32 = warp // warps_n * warp_m + lane_row * width
         thread_col: int32 = warp % warps_n * warp_n + lane_col * width
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
 
-        # Parked in shared memory: the main loop needs the registers.
+        # Kept in shared memory during the main loop, which needs the registers.
         parked = cuda.shared.array(3, int64)
         if thread == 0:
             parked[0], parked[1], parked[2] = matrix, tile_row, tile_col
 
-        # The first element of each tile that this thread copies, and what is inside from there on.
+        # The first element of each tile that this thread copies, and the rows and columns left.
         a_row, a_k = a_place(thread)
         b_col, b_k = b_place(thread)
         a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col
@@ -100,7 +100,7 @@ def make_kernel(
         cols: int32 = min(n - tile_col, tile_n) - b_col
 
         # --- Prologue: the first tile, into registers ---
-        full: int32 = k // tile_k if is_inside else 0  # tiles without edges, which come first
+        full: int32 = k // tile_k if is_inside else 0  # tiles without edges are the first ones
         done: int32 = 0
         a_values, b_values = (), ()
 
@@ -122,13 +122,13 @@ def make_kernel(
             a_store(smem, stage, a_row, a_k, a_values)
             b_stage: int32 = stage + a_size
             b_store(smem, b_stage, b_col, b_k, b_values)
-            # The only barrier: who stores to this buffer again has passed the next one, and so have
-            # all that read it here.
+            # One barrier per tile is enough: a thread stores to this buffer again only after the
+            # next barrier, which all threads that read the buffer here have passed too.
             cuda.syncthreads()
             done += 1
             a_index += tile_k * a.col
             b_index += tile_k * b.row
-            fetch()  # New: it comes while this tile is multiplied.
+            fetch()  # New: the next tile arrives while this one is multiplied.
             for kk in static_range(tile_k):
                 a_frag = load_a_frag(smem, stage, thread_row, kk)
                 b_frag = load_b_frag(smem, b_stage, thread_col, kk)

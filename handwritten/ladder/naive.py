@@ -1,12 +1,13 @@
-"""One thread an element of the result, neighbouring threads in neighbouring rows.
+"""One thread per output element; consecutive threads take consecutive rows, uncoalesced.
 
-Idea: the three loops of the definition, the outer two spread over threads. The obvious numbering of
-the threads, down the rows, is the wrong one: for row-major operands the 32 threads of a warp read
-32 different rows of a and write 32 different rows of the result, each a memory transaction of its
-own of which 4 or 8 bytes are used. That shows why `coalesced` is the first thing to get right.
-If n and k are a few elements, it is the right numbering, and the quickest there is: a warp that
-walks down a column has all its threads at work, and waits for one round of loads alone. The configs
-with tiles of one column are for that.
+Idea: the three loops of the definition, with the outer two spread over threads. The obvious
+numbering of the threads, down the rows, is the wrong one: for row-major operands the 32 threads of
+a warp read 32 different rows of a and write 32 different rows of the result. Each access is a
+memory transaction of its own, of which 4 or 8 bytes are used. That shows why `coalesced` is the
+first thing to get right.
+If n and k are only a few elements, it is the right numbering, and the fastest there is: a warp that
+takes 32 rows of one column has all its threads at work, and waits for one round of loads only. The
+configs with tiles of one column are for that.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: none.
 Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory", which warns of it.
@@ -25,9 +26,9 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 class Config(ElementConfig):
     def min_blocks(self, dtype: str) -> int:
-        """Minimum resident blocks per SM: two of 1024 threads fill it.
+        """Minimum resident blocks per SM: two blocks of 1024 threads fill it.
 
-        Small blocks get more registers a thread, for loads under way.
+        Small blocks get more registers per thread, for loads in flight.
         """
         return 2
 
@@ -53,7 +54,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         tiles_n = below_2_31((n + tile_n - 1) // tile_n)
         matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         thread = cuda.threadIdx.x & 1023
-        # Neighbouring threads walk down rows: `coalesced` swaps these two lines' roles.
+        # Consecutive threads take consecutive rows. `coalesced` swaps the roles of these two lines.
         row = tile // tiles_n * tile_m + thread % tile_m
         col = tile % tiles_n * tile_n + thread // tile_m
         if row >= m or col >= n:
@@ -65,7 +66,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         a_index = matrix * a.batch + row * a.row
         b_index = matrix * b.batch + col * b.col
         acc = scalar(0)
-        # Counted down, because numba's range() costs more than the multiplication it counts.
+        # The loop counts down, because numba's range() costs more than the multiplication.
         left = k
         while left > 0:
             acc += a.data[a_index] * b.data[b_index]
@@ -85,7 +86,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    # The first is for large results, the others for narrow ones.
+    # The first config is for large results, the others are for narrow ones.
     configs=(
         Config(tile_m=32, tile_n=32),
         Config(tile_m=128, tile_n=1),

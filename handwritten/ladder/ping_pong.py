@@ -1,11 +1,11 @@
-"""Registers for two k: one is multiplied while the next is read from shared memory.
+"""Double-buffered fragments: one k is multiplied while the next is read from shared memory.
 
 Idea: grown from `async_copy`. A thread reads the fragments of the next k before it multiplies those
-of this one, across the border of tiles too: the latency of shared memory hides behind the
-arithmetic of the same warp, and eight warps a multiprocessor are enough.
+of this k, across the boundary of tiles too. The arithmetic of the same warp then hides the latency
+of shared memory, and eight warps per SM are enough.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
-Constraints: see `Config`. Edges are predicated: tiles inside the operands pay one branch for it.
+Constraints: see `Config`. Edges are predicated; tiles inside the operands pay one branch for that.
 cp.async needs compute capability 8.0.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", section "Pipelining".
 """
@@ -57,11 +57,11 @@ def make_kernel(
     a_bytes = tile_k * a_row_bytes
     stage_bytes = config.stage_bytes(dtype)
     ring_bytes = stages * stage_bytes
-    # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
+    # A thread's rows are vectors of `width`, one from each of thread_m / width row groups.
     row_vectors, col_vectors = thread_m // width, thread_n // width
     row_group, col_group = LANES_M * width, LANES_N * width
-    # Where the vectors of each k lie in a tile in shared memory; the k after the last is the next
-    # tile's first.
+    # Offsets of the vectors of each k within a tile in shared memory; the k after the last one is
+    # the first k of the next tile.
     a_offsets = tuple(
         tuple(kk % tile_k * a_row_bytes + i * row_group * item_size for i in range(row_vectors))
         for kk in range(tile_k + 1)
@@ -85,7 +85,7 @@ def make_kernel(
     def ping_pong_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
-        # --- This block's tile, this thread's place ---
+        # --- This block's tile, this thread's first element ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
@@ -96,7 +96,7 @@ def make_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
         warp: int32 = thread // 32
-        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses per access.
         lane_row: int32 = lane >> 1 & 3
         lane_col: int32 = lane & 1 | lane >> 2 & 6
         thread_row: int32 = warp // warps_n * warp_m + lane_row * width
@@ -121,7 +121,7 @@ def make_kernel(
         )
         a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need predicates.
+        # The number of tiles still to copy, and how many of the last ones need predicates.
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         to_copy: int32 = k_tiles
         last_depth: int32 = k - int64(k_tiles - 1) * tile_k
@@ -143,7 +143,7 @@ def make_kernel(
             to_copy -= 1
             write_stage += stage_bytes
 
-        # --- Prologue: all stages but one are on their way ---
+        # --- Prologue: start the copies of all stages but one ---
         write_stage: int32 = 0
         for _ in range(stages - 1):
             fetch()
@@ -151,8 +151,8 @@ def make_kernel(
         cuda.syncthreads()
 
         # --- Main loop ---
-        # The fragments of the next k are read while this one's are multiplied, across the border
-        # of tiles too.
+        # The fragments of the next k are read while those of this k are multiplied, across the
+        # boundary of tiles too.
         acc = zeros(scalar, thread_m * thread_n)
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
@@ -177,7 +177,7 @@ def make_kernel(
                     a_next = a_next + load_shared(scalar, width, a_row, a_offsets[kk + 1][i])
                 for j in static_range(col_vectors):
                     b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
-                if kk == 0:  # every thread has left the stage that this overwrites
+                if kk == 0:  # every thread is done with the stage that this overwrites
                     fetch()
                     if write_stage == ring_bytes:
                         write_stage = 0

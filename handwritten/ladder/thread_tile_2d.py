@@ -1,12 +1,12 @@
-"""A tile of the result a thread.
+"""A two-dimensional tile of output elements per thread.
 
 Idea: grown from `thread_tile_1d`. Each thread keeps a thread_m x thread_n tile of the result in
 registers, so that thread_m + thread_n reads of shared memory feed thread_m * thread_n
 multiplications.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy now walks
-along whichever index of a and b has the smaller stride, so that both arrangements coalesce.
-Constraints: threads_m * threads_n threads must be able to walk whole rows or columns of both tiles;
-see `Config`. Edges are predicated: elements outside count as zero and are not written.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy now runs along
+whichever index of a and b has the smaller stride, so that both layouts coalesce.
+Constraints: threads_m * threads_n threads must copy whole rows or columns of both tiles; see
+`Config`. Edges are predicated: elements outside count as zero and are not written.
 Source: V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra", SC 2008.
 """
 
@@ -24,7 +24,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 @dataclass(frozen=True)
 class Config(ThreadTileConfig):
-    """A `ThreadTileConfig` whose threads walk whole rows or columns of both tiles."""
+    """A `ThreadTileConfig` whose threads copy whole rows or columns of both tiles."""
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -36,10 +36,11 @@ class Config(ThreadTileConfig):
                 yield f"{name} * tile_k must be a multiple of {self.threads}"
 
     def padding(self, dtype: str) -> int:
-        """Elements that lengthen a row of shared memory.
+        """Elements of padding per row of shared memory.
 
         A warp that copies a row-major `a` (or a column-major `b`) writes tile_k rows of the shared
-        tile at once: shifting each row by its share of the 128 bytes of banks keeps them apart.
+        tile at once. The padding shifts each row by its share of the 128 bytes of banks, so that
+        the rows do not conflict.
         """
         return max(1, 128 // (self.tile_k * np.dtype(dtype).itemsize))
 
@@ -81,8 +82,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         thread = cuda.threadIdx.x & 1023
         thread_row, thread_col = thread // threads_n, thread % threads_n
 
-        # The first element of each tile this thread copies, and the step to its next one. Places
-        # within a tile are kept in 32 bits: in 64, their comparisons cost twice the registers.
+        # The first element of each tile that this thread copies, and the step to its next one.
+        # Indices within a tile have 32 bits: in 64 bits, comparing them costs twice the registers.
         if abs(a.col) <= abs(a.row):
             a_row: int32 = thread // tile_k
             a_col: int32 = thread % tile_k
@@ -143,7 +144,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             cuda.syncthreads()
 
             # New: thread_m + thread_n reads feed thread_m * thread_n multiplications.
-            # Thread tiles are interleaved: a warp reads neighbouring columns of b_smem, free of
+            # Thread tiles are interleaved: a warp reads consecutive columns of b_smem, without
             # bank conflicts, and one or two elements of a_smem, which are broadcast.
             for kk in static_range(tile_k):
                 for i in range(thread_m):

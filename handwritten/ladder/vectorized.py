@@ -2,8 +2,8 @@
 
 Idea: grown from `thread_tile_2d`. One instruction moves 16 bytes instead of 4 or 8, so that a
 quarter (float64: half) as many instructions carry the same data. For that the tile of a is stored
-transposed, k by k, and a thread's rows and columns are neighbours: it reads thread_m elements of a
-and thread_n of b in vectors. What is left are bank conflicts: see `conflict_free`.
+transposed, k by k, and a thread's rows and columns are adjacent: it reads thread_m elements of a
+and thread_n of b in vectors. Bank conflicts remain: see `conflict_free`.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
@@ -74,12 +74,12 @@ def make_kernel(
         thread_col: int32 = thread % threads_n * thread_n
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
 
-        # Parked in shared memory: the main loop needs the registers.
+        # Kept in shared memory during the main loop, which needs the registers.
         parked = cuda.shared.array(3, int64)
         if thread == 0:
             parked[0], parked[1], parked[2] = matrix, tile_row, tile_col
 
-        # The first element of each tile that this thread copies, and what is inside from there on.
+        # The first element of each tile that this thread copies, and the rows and columns left.
         a_row, a_k = a_place(thread)
         b_col, b_k = b_place(thread)
         a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col

@@ -1,9 +1,9 @@
-"""A tile for each warp, between the block's and the thread's.
+"""A tile per warp, between the block's tile and the thread's.
 
-Idea: grown from `conflict_free`. The threads of a warp no longer lie side by side in two rows of
-the block tile but form a small matrix of LANES_M x LANES_N: what the warp reads together is then
-nearly square, a warp_m x warp_n tile, and it reads fewer elements of shared memory for as many
-multiplications. With 16 x 8 elements a thread, six vectors feed 128 of them.
+Idea: grown from `conflict_free`. The threads of a warp no longer cover two long rows of thread
+tiles but form a small matrix of LANES_M x LANES_N. The tile of a warp, warp_m x warp_n, is then
+nearly square, and the warp reads fewer elements of shared memory for as many multiplications. With
+16 x 8 elements per thread, six vectors feed 128 multiplications.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
@@ -36,7 +36,7 @@ from dxgemm.handwritten.parts.tiles import (
 
 class Config(WarpVectorConfig):
     def min_blocks(self, dtype: str) -> int:
-        addresses = 16  # more than without warps
+        addresses = 16  # registers for addresses, more than without warp tiles
         return min_blocks(self.threads, self.thread_m * self.thread_n + addresses, dtype)
 
 
@@ -81,15 +81,15 @@ def make_kernel(
         lane: int32 = thread % 32
         warp: int32 = thread // 32
         # New: a warp's threads form a tile of their own.
-        # Any eight lanes that are served together read two places of a and four of b: with 1 and 8,
-        # shared memory would be busy for longer.
+        # Eight lanes that are served together read two vectors of a and four of b. With one and
+        # eight vectors, shared memory would be busy for longer.
         lane_row: int32 = lane >> 1 & 3
         lane_col: int32 = lane & 1 | lane >> 2 & 6
         thread_row: int32 = warp // warps_n * warp_m + lane_row * width
         thread_col: int32 = warp % warps_n * warp_n + lane_col * width
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
 
-        # The first element of each tile that this thread copies, and what is inside from there on.
+        # The first element of each tile that this thread copies, and the rows and columns left.
         a_row, a_k = a_place(thread)
         b_col, b_k = b_place(thread)
         a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col

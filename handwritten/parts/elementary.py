@@ -1,16 +1,17 @@
 """Elementary functions for epilogues: as exact as libdevice's, without branches and calls.
 
-libdevice takes another formula for arguments of another size, and IEEE division has a slow path. In
-an epilogue, whose elements are of all sizes, a warp runs every side of such a branch, and a thread
-finishes one element before it begins the next. Here an element is one straight line, so that those
-of a thread overlap. Results are within 5 units in the last place, subnormal ones too, but for
-float64's `times_normal_cdf` of negative numbers; NaN stays NaN.
+libdevice selects a formula by the magnitude of the argument, and IEEE division has a slow path. An
+epilogue has elements of all magnitudes, so a warp would run both sides of such a branch, and a
+thread would finish one element before it begins the next. Here the code per element is free of
+branches, so that the elements of a thread overlap. Results are within 5 units in the last place,
+subnormal ones too, except for float64's `times_normal_cdf` of negative numbers; NaN stays NaN.
 
-The functions take float32 or float64, by the type of their argument; integers become float64. One
-is for integers: the product that random numbers are made of.
+The type of the argument, float32 or float64, selects the function; integers become float64. One
+function is for integers: the product that generates random numbers.
 
-Results that are rounded to float16 or bfloat16 next have functions of half the instructions, within
-2**-14 of the exact result, of which rounding may take 2**-12. Where that is below 2**-126, it is 0.
+For results that are then rounded to float16 or bfloat16 there are functions with half the
+instructions. Their results are within 2**-14 of the exact result; the rounding itself may cost
+2**-12. Where the exact result is below 2**-126, they return 0.
 
 Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
 the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
@@ -38,10 +39,9 @@ class NormalTail:
     """Phi(-x) = exp(-x * x / 2) * y * p(scale * y + offset) with y = 1 / (x + shift).
 
     Attributes:
-        shift, scale, offset: constants that take the argument of p from 1 to -1, for x from 0 to
-            `end`.
+        shift, scale, offset: constants that map x from 0 to `end` to an argument of p from 1 to -1.
         end: least x from which on Phi(-x) rounds to 0.
-        coefficients: those of the polynomial p, that of the highest power first.
+        coefficients: coefficients of the polynomial p, that of the highest power first.
     """
 
     shift: float
@@ -166,16 +166,17 @@ TWICE_FOURTH_ROOT_OF_HALF = 2.0 * 0.5**0.25
 TWICE_ROOT_OF_HALF = 2.0 * 0.5**0.5
 
 LOG2_E = 1.4426950408889634
-LN2_HIGH = 0.6931471805599453  # and what is left of ln 2
+LN2_HIGH = 0.6931471805599453  # and the rest of ln 2
 LN2_LOW = 2.3190468138462996e-17
-# Added to a float64 below 2**51, it leaves the nearest integer in the low bits.
+# Adding this to a float64 below 2**51 leaves the nearest integer in the low bits of the sum.
 TO_INTEGER = 1.5 * 2.0**52
-# exp's power of two is made so much too large first, since the smallest ones are subnormal.
+# The power of two in exp is first made too large by this exponent, since the smallest powers are
+# subnormal.
 HEADROOM = 128
-# From here on exp(-x) rounds to 0, and tanh to 1.
+# From these x on exp(-x) rounds to 0, and tanh to 1.
 EXP_END_FLOAT32, EXP_END_FLOAT64 = 104.0, 746.0
 TANH_END = 20.0
-# Below, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
+# Below this, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
 TIMES_NORMAL_CDF_END = -40.0
 
 if _config.ENABLE_CUDASIM:
@@ -186,7 +187,7 @@ if _config.ENABLE_CUDASIM:
         if not all(map(math.isfinite, (a, b, c))):
             return a * b + c
         exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
-        return scalar(exact) if exact else a * b + c  # which has the sign of a zero
+        return scalar(exact) if exact else a * b + c  # this has the right sign of zero
 
     def wide_product(a: Any, b: Any) -> Any:
         return np.uint64(a) * np.uint64(b)
@@ -222,7 +223,7 @@ else:
 
     @intrinsic
     def wide_product(typing_context, a, b):
-        """a * b of two uint32, as uint64: in one instruction, which LLVM does not find."""
+        """a * b of two uint32 as uint64, in one instruction, which LLVM does not find."""
 
         def generate(context, builder, sig, args):
             word = ir.IntType(32)
@@ -246,17 +247,17 @@ else:
 
     @intrinsic
     def reciprocal_estimate(typing_context, x):
-        """1 / x to some 20 bits for float64, to the last for float32; x and it must be normal."""
+        """1 / x to about 20 bits in float64, to the last bit in float32; x and 1 / x are normal."""
         return _estimate("rcp", x)
 
     @intrinsic
     def exp2_estimate(typing_context, x):
-        """2.0**x of a float32, to 22 bits; 0 where it is not normal."""
+        """2.0**x of a float32, to 22 bits; 0 where the result is not normal."""
         return _estimate("ex2", x)
 
     @intrinsic
     def power_of_two(typing_context, integer):
-        """2.0 to the power of the low bits of a sum with `TO_INTEGER`."""
+        """2.0**n, where n is in the low bits of a sum with `TO_INTEGER`."""
 
         def generate(context, builder, sig, args):
             bits = ir.IntType(64)
@@ -266,9 +267,10 @@ else:
         return signature(types.float64, types.float64), generate
 
     def _on_words(text: str) -> Any:
-        """An operation on the two words of a float64, which the compiler does not look into.
+        """Operation on the two words of a float64 that is opaque to the compiler.
 
-        It would make it one of the FP64 unit, which is busy, where there are others for integers.
+        The compiler would turn it into an instruction of the FP64 unit, which is busy, while the
+        integer units are free.
         """
 
         @intrinsic
@@ -284,7 +286,7 @@ else:
         return operate
 
     without_sign = _on_words("and.b32 high, high, 0x7fffffff;")
-    # x, or -0.0 where it has a sign.
+    # x, or -0.0 if the sign bit of x is set.
     positive_part = _on_words(
         "shr.s32 sign, high, 31; lop3.b32 high, high, sign, 0x80000000, 0xb8; "
         "not.b32 sign, sign; and.b32 low, low, sign;"
@@ -292,7 +294,7 @@ else:
 
 
 def _make_polynomial(coefficients: tuple[float, ...]) -> Callable[..., Any]:
-    """A device function of x, by Horner's scheme; the coefficient of the highest power first."""
+    """Device function of x by Horner's scheme; the coefficient of the highest power is first."""
     terms = len(coefficients)
 
     def polynomial(x):
@@ -309,7 +311,7 @@ _expm1_rest = _make_polynomial(EXPM1_REST)
 
 @device_function
 def _reciprocal_of_sum(x, y):
-    """1 / (x + y), as if the sum were not rounded; all three must be normal."""
+    """1 / (x + y), as if the sum were not rounded; x, y and the result must be normal."""
     estimate = reciprocal_estimate(x + y)
     error = fma(-estimate, x, fma(-estimate, y, 1.0))
     return fma(estimate, fma(error, error, error), estimate)
@@ -317,14 +319,14 @@ def _reciprocal_of_sum(x, y):
 
 @device_function
 def _bounded(x, end):
-    """|x|, or end if that is smaller."""
+    """The smaller of |x| and `end`."""
     magnitude = abs(x)
     return end if magnitude > end else magnitude
 
 
 @device_function
 def _reduced(x):
-    """n and p with exp(x) = 2**n * (1 + p); n is whole, and comes as a sum with `TO_INTEGER`."""
+    """n and p with exp(x) = 2**n * (1 + p); the integer n is given as a sum with `TO_INTEGER`."""
     integer = fma(x, LOG2_E, TO_INTEGER)
     n = integer - TO_INTEGER
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
@@ -338,7 +340,7 @@ def _exp_float32(x):
 
 @device_function
 def _exp_float64(x):
-    """exp(x) from x = -780 to 0: libdevice's branches for what is beyond."""
+    """exp(x) for x from -780 to 0; values beyond would need libdevice's branches."""
     integer, p = _reduced(x)
     power = power_of_two(integer + HEADROOM)
     return fma(power, p, power) * 2.0**-HEADROOM
@@ -351,7 +353,7 @@ def _tanh_float32(x):
 
 @device_function
 def _tanh_float64(x):
-    """-q / (2 + q) with q = exp(-2 |x|) - 1, which loses nothing near 0."""
+    """-q / (2 + q) with q = exp(-2 |x|) - 1, which loses no digits near 0."""
     integer, p = _reduced(-2.0 * _bounded(x, TANH_END))
     power = power_of_two(integer)
     q = fma(power, p, power - 1.0)
@@ -368,7 +370,7 @@ def _make_decay(scalar: Any, exp: Callable[..., Any], end: float) -> Callable[..
     return device_function(decay)
 
 
-# By the dtype of the argument.
+# exp(-|x|) by the dtype of the argument.
 DECAY = {
     "float32": _make_decay(np.float32, _exp_float32, EXP_END_FLOAT32),
     "float64": _make_decay(np.float64, _exp_float64, EXP_END_FLOAT64),
@@ -395,7 +397,7 @@ def _make_normal_cdf(scalar: Any, exp: Callable[..., Any], tail: NormalTail) -> 
         magnitude = _bounded(x, end)
         y = _reciprocal_of_sum(magnitude, shift)
         square = magnitude * magnitude
-        # What rounding takes from the square would be hundreds of units in the last place of exp.
+        # The rounding error of the square would be hundreds of units in the last place of exp.
         rounded_off = fma(magnitude, magnitude, -square)
         power = exp(-half * square)
         power = fma(power, -half * rounded_off, power)
@@ -429,9 +431,9 @@ _times_normal_cdf_float32 = _make_times_normal_cdf(_normal_cdf_float32)
 def _times_normal_cdf_float64(x):
     """max(x, 0) - |x| Phi(-|x|) in half the instructions of x times `normal_cdf`.
 
-    The error is some 2 units in the last place of x, as with erf, and of the result where x is
-    positive. A fourth power takes the place of exp: it is tiny where the polynomial is only small.
-    The polynomial leaves out its value at 0, and so does the square, so that little is lost to
+    The error is about 2 units in the last place of x, as with erf, and of the result where x is
+    positive. A fourth power replaces exp: it is tiny where the polynomial is merely small. The
+    polynomial leaves out its value at 0, and so does the square, so that little is lost to
     rounding: (r + v)**2 - r**2 = v * (v + 2 * r).
     """
     magnitude = without_sign(x)
@@ -444,7 +446,7 @@ def _times_normal_cdf_float64(x):
 
 
 def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable[..., Any]:
-    """One device function of two, the former for float32."""
+    """Combine two device functions into one: `single` for float32, `double` for float64."""
     if _config.ENABLE_CUDASIM:
         return lambda x: single(x) if isinstance(x, np.float32) else double(np.float64(x))
 
@@ -483,7 +485,7 @@ def _rounded_logistic(x):
     return reciprocal_estimate(exp2_estimate(np.float32(-LOG2_E) * x) + np.float32(1.0))
 
 
-# By the names that they have in `dxgemm.epilogues.elementary`.
+# The keys are the names in `dxgemm.epilogues.elementary`.
 FUNCTIONS = {
     "logistic": _by_type(_logistic_float32, _logistic_float64),
     "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
@@ -491,7 +493,7 @@ FUNCTIONS = {
     "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
 }
-# Those for results that are rounded to float16 or bfloat16.
+# Functions for results that are rounded to float16 or bfloat16.
 ROUNDED_FUNCTIONS = FUNCTIONS | {
     "logistic": _by_type(_rounded_logistic, _logistic_float64),
     "normal_cdf": _by_type(_rounded_normal_cdf, _normal_cdf_float64),

@@ -1,15 +1,15 @@
 """The user's function between alpha * A @ B + beta * C and memory.
 
 A kernel calls `finish(values, matrix, row, col, extra)` on neighbouring elements of a row and
-writes what that returns. `extra` is the kernel's last parameter, the epilogue's operands: numbers,
-and for arrays (pointer, stride_batch, stride_row, stride_col). Without an epilogue it is empty, and
-finish returns its values unchanged.
+writes the values that it returns. `extra` is the kernel's last parameter, the epilogue's operands:
+numbers, and for arrays (pointer, stride_batch, stride_row, stride_col). Without an epilogue it is
+empty, and finish returns its values unchanged.
 
-All operands are read first, 16 bytes at a time where they lie so. Then elements are computed one by
-one. Auxiliary outputs are written last.
+All operands are read first, 16 bytes at a time where their layout allows it. Then elements are
+computed one by one. Auxiliary outputs are written last.
 
-A stage that takes pairs of columns halves the values: finish then returns half as many as it was
-given, from an even column on, and this stage and those after it see the result's columns.
+A stage that takes pairs of columns halves the number of values. finish is then given values from an
+even column on and returns half as many; this stage and later ones see the result's columns.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
 from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type
 
-LINE_BYTES = 128  # of the L2 cache
+LINE_BYTES = 128  # bytes of a line of the L2 cache
 FULL_WARP = 0xFFFFFFFF
 
-# The type of Python's floats in the function, by the dtype of sums.
+# Type of Python float literals in the function, by the dtype of sums.
 LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
 
 
 def columns_for_one(epilogue: Any) -> int:
-    """Columns of the product for one of the result: 2 if the epilogue takes pairs, else 1."""
+    """Columns of the product per column of the result: 2 if the epilogue takes pairs, else 1."""
     return 2 if epilogue is not None and epilogue.pair_stage is not None else 1
 
 
@@ -53,12 +53,12 @@ def make_finish(
     Args:
         epilogue: None, or a `Fusion`.
         dtype: dtype of sums and of the values given: "float32", "float64" or "int32".
-        out_dtype: dtype of the values returned, before they are narrowed: the same, or "float32"
-            after "int32".
+        out_dtype: dtype of the values returned, before they are narrowed: the same as dtype, or
+            "float32" if dtype is "int32".
         width: number of neighbours in a row, given as a tuple; None for one bare value. It is even
             if the epilogue takes pairs.
         rounds: True if the values returned are rounded to float16 or bfloat16.
-        is_read: True if `extra` is what `make_read` made of it.
+        is_read: True if `extra` is a result of the function of `make_read`.
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
@@ -94,14 +94,14 @@ def _make_apply(
 
     Args:
         epilogue: a `Fusion`.
-        first, end: places of the stages; only the first may take pairs.
+        first, end: range of stages in the chain; only the first of them may take pairs.
         how: the elementary functions that the stages call, and True if operands are read already.
         dtype: dtype of sums.
         width: number of values returned.
-        out_dtype: dtype of the values returned; None to leave them as the functions do.
+        out_dtype: dtype of the values returned; None to leave them as the functions return them.
     """
     stages = epilogue.stages[first:end]
-    place = sum(len(stage.operands) for stage in epilogue.stages[:first])  # of the first operand
+    place = sum(len(stage.operands) for stage in epilogue.stages[:first])  # of its first operand
     operands = epilogue.stage_operands[place:][: sum(len(stage.operands) for stage in stages)]
     is_transposed, taken = epilogue.is_transposed, 2 if stages[0].takes_pairs else 1
     elementary, is_read = how
@@ -115,7 +115,7 @@ def _make_apply(
     outputs = tuple(i for i, operand in numbered if operand.kind == "output")
     readers = tuple(_given if is_read else _make_reader(operands[i - place], width) for i in inputs)
     writers = tuple(_make_writer(operands[i - place], width) for i in outputs)
-    # The inputs of a stage are those from its first up to the next stage's first.
+    # The inputs of a stage run from its first input up to the first input of the next stage.
     first_inputs = tuple(accumulate((len(stage.parameters) for stage in stages), initial=0))
     output_counts = tuple(len(stage.outputs) for stage in stages)
     count = len(outputs)
@@ -148,7 +148,7 @@ def _make_apply(
 
 
 def _real_parts(stages: Any, operands: Any, out_dtype: str | None) -> tuple[int, ...]:
-    """For each stage, a bit for its result and each output: 1 where no complex number is stored."""
+    """Masks, one per stage, with a bit for its result and each output: 1 if its dtype is real."""
     remaining, parts = iter(operands), []
     for place, stage in enumerate(stages):
         own = [next(remaining) for _ in stage.operands]
@@ -160,9 +160,9 @@ def _real_parts(stages: Any, operands: Any, out_dtype: str | None) -> tuple[int,
 
 
 def make_read(epilogue: Any, width: int) -> Callable[..., Any]:
-    """A device function: (matrix, row, col, extra) -> extra with its arrays and numbers read.
+    """Make a device function: (matrix, row, col, extra) -> extra with its operands read.
 
-    Kernels call it well before `finish`, to which it makes no difference where elements come from.
+    Kernels call it well before `finish`, which works the same with values read ahead.
 
     Args:
         epilogue: None, or a `Fusion`.
@@ -188,17 +188,19 @@ def make_read(epilogue: Any, width: int) -> Callable[..., Any]:
 
 
 def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions read_once and take: operands for 16 rows, each read once by a warp.
+    """Make the device functions read_once and take: a warp reads the operands of 16 rows once.
 
-    Of one element a column, a lane reads two neighbours in each block of 64 columns, and `take`
-    fetches those of another lane. Of one element a row, a lane reads those of its two rows.
+    From an array with one element per column, a lane reads two neighbours in each block of 64
+    columns, and `take` fetches those of another lane by a shuffle. From an array with one element
+    per row, a lane reads the elements of its two rows.
 
-    read_once(lane, rows, cols, matrix, top, left, extra) reads them; outside of the result, those
-    of its edge. take(held, block, step, lane) returns what `make_read` would for columns
-    8 * step + lane % 4 * 2 and the next of a block: for row lane // 4, and for the 8th below it.
+    read_once(lane, rows, cols, matrix, top, left, extra) reads the elements; outside of the result
+    it reads those of the edge. take(held, block, step, lane) returns the values that the function
+    of `make_read` would return for columns 8 * step + lane % 4 * 2 and + 1 of a block: for row
+    lane // 4, and for the eighth row below it.
 
     Args:
-        epilogue: None, or a `Fusion` whose arrays have one element a row or one a column.
+        epilogue: None, or a `Fusion` whose arrays have one element per row or one per column.
         blocks: number of blocks of 64 columns.
     """
     from numba import cuda, int32
@@ -209,7 +211,7 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
     loads = tuple(_make_load(o, 2) if o.kind == "array" else _given for o in operands)
     widens = tuple(_widen(o) if o.kind == "array" else _given for o in operands)
     scalars = tuple(stored_type(o.dtype) if o.kind == "array" else np.int32 for o in operands)
-    # A shuffle moves 32 or 64 bits: two halves, or one element of another type.
+    # A shuffle moves 32 or 64 bits: two 16-bit floats, or one element of another type.
     are_halves = tuple(o.dtype in HALVES for o in operands)
     carriers = tuple(np.int32 if np.dtype(s).itemsize < 4 else s for s in scalars)
 
@@ -257,11 +259,11 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
 def make_prefetch(
     epilogue: Any, tile_m: int, tile_n: int, threads: int
 ) -> Callable[..., None] | None:
-    """A device function: prefetch the epilogue's matrices for a tile into the L2 cache.
+    """Make a device function that prefetches the epilogue's matrices for a tile into L2.
 
-    Called before the tile is multiplied, it spares the epilogue the way to memory, which a few
-    blocks an SM do not hide. All threads call it, with the matrix, the tile's first row and column,
-    m, n and extra. None if no matrix is read.
+    All threads call it before the tile is multiplied, with the matrix, the tile's first row and
+    column, m, n and extra. It saves the epilogue the latency of memory, which a few blocks per SM
+    do not hide. The result is None if the epilogue reads no matrix.
 
     Args:
         epilogue: None, or a `Fusion`.
@@ -304,7 +306,7 @@ def _given(matrix, row, col, argument):
 
 
 def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
-    """Device function that reads an operand for `width` neighbours: a tuple, widened."""
+    """Make a device function that reads an operand for `width` neighbours, as a widened tuple."""
     is_number = operand.kind == "number"
     load = _given if is_number else _make_load(operand, width)
     widen = _given if is_number else _widen(operand)
@@ -319,12 +321,12 @@ def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
 
 
 def _widen(operand: Any) -> Any:
-    """Conversion of an operand's elements to the type of the functions."""
+    """Conversion of an operand's elements to the type that the functions take."""
     return WIDEN[operand.dtype] if operand.dtype in HALVES else stored_type(operand.dtype)
 
 
 def _make_load(operand: Any, width: int) -> Callable[..., Any]:
-    """Device function that loads an array for `width` neighbours: a tuple, as stored."""
+    """Make a device function that loads an array for `width` neighbours, as a tuple."""
     scalar, count = stored_type(operand.dtype), _vector_width(operand, width)
     access, locate = operand.access, _make_locate(operand)
 
@@ -343,7 +345,7 @@ def _make_load(operand: Any, width: int) -> Callable[..., Any]:
 
 
 def _make_writer(operand: Any, width: int) -> Callable[..., None]:
-    """Device function that narrows values of neighbours and writes them to an output."""
+    """Make a device function that narrows values of neighbours and writes them to an output."""
     narrow = NARROW.get(operand.dtype, stored_type(operand.dtype))
     count = _vector_width(operand, width)
     locate = _make_locate(operand)
@@ -363,7 +365,7 @@ def _make_writer(operand: Any, width: int) -> Callable[..., None]:
 
 
 def _make_locate(operand: Any) -> Callable[..., Any]:
-    """Device function: an array's pointer, index of an element, step to its neighbour."""
+    """Make a device function: the pointer, the index of an element, the step to its neighbour."""
     has_rows, is_vector = operand.has_rows, operand.access == "vector"
 
     def locate(matrix, row, col, array):
@@ -376,6 +378,6 @@ def _make_locate(operand: Any) -> Callable[..., Any]:
 
 
 def _vector_width(operand: Any, width: int) -> int:
-    """Elements of an operand that are read or written in one access: PTX has vectors of four."""
+    """Elements per access to an operand; PTX vectors have at most four."""
     item_bytes = np.dtype(stored_type(operand.dtype)).itemsize
     return min(width, VECTOR_BYTES // item_bytes, 4) if operand.access == "vector" else 1

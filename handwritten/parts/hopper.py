@@ -1,8 +1,8 @@
 """Instructions that only Hopper has: barriers that count bytes, bulk tensor copies (TMA), wgmma.
 
-Each intrinsic is one PTX instruction, or one and what it needs beside it. Shared memory is named by
-byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
-`count`, `pending` and the like) must be literals.
+Each intrinsic is one PTX instruction, with the moves that it needs. Shared memory is addressed in
+bytes, and so are barriers, which are eight bytes each. Arguments that the instruction encodes
+(`kind`, `count`, `pending` and the like) must be literals.
 
     barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, arrive_at,
                  wait_barrier, sync_warpgroup, meet_cluster
@@ -12,7 +12,7 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
                  wait_wgmma, wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
-                 pack_quad: four int8 as one register; store_byte: the first of them
+                 pack_quad: four int8 as one register; store_byte: stores the first of them
     matrices     store_columns
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "tensormap.replace", "Asynchronous Warpgroup
@@ -36,7 +36,7 @@ _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the in
 
 
 def _statement(text: str, constraints: str, *kinds: Any) -> Any:
-    """An intrinsic without result, of as many arguments as there are kinds (at most three)."""
+    """An intrinsic without a result, with one argument per kind (at most two)."""
 
     def generate(context, builder, sig, args):
         inline_ptx(builder, _void, text, f"{constraints},{_MEMORY}".lstrip(","), list(args))
@@ -51,29 +51,29 @@ def _statement(text: str, constraints: str, *kinds: Any) -> Any:
     return intrinsic(typings[len(kinds)])
 
 
-# init_barrier(barrier, arrivals): each phase of the barrier completes after that many arrivals and
-# after all bytes expected in it have come.
+# init_barrier(barrier, arrivals): each phase of the barrier completes after `arrivals` arrivals and
+# after all bytes expected in the phase.
 init_barrier = _statement(
     "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
 )
-# Barriers just initialised become known to TMA.
+# publish_barriers(): makes barriers just initialised visible to TMA.
 publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
-# What a thread wrote to shared memory becomes known to wgmma.
+# publish_shared(): makes this thread's writes to shared memory visible to wgmma and TMA.
 publish_shared = _statement("fence.proxy.async.shared::cta;", "")
-# sync_warpgroup(number): wait for the 128 threads that name this barrier, 1 to 15.
+# sync_warpgroup(number): wait for the 128 threads that use this named barrier, 1 to 15.
 sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
-# meet_cluster(): wait for all threads of the cluster. It orders no memory: with that, each block
-# would wait for its writes to reach L2, about a microsecond.
+# meet_cluster(): wait for all threads of the cluster. It does not order memory accesses: with that,
+# each block would wait about a microsecond for its writes to reach L2.
 meet_cluster = _statement("barrier.cluster.arrive.relaxed; barrier.cluster.wait;", "")
-# expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
+# expect_bytes(barrier, count): arrive, and make the phase wait for `count` bytes from TMA.
 expect_bytes = _statement(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
 )
 arrive = _statement("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
-# arrive_at(barrier): by its address in the cluster, of another block.
+# arrive_at(barrier): arrive at a barrier of another block, given its address in the cluster.
 arrive_at = _statement("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
-# wait_barrier(barrier, parity): until the phase of that parity (0, 1, 0, ...) is complete. On a
-# fresh barrier the phase before the first, of parity 1, counts as complete.
+# wait_barrier(barrier, parity): wait until the phase of this parity (0, 1, 0, ...) is complete. For
+# a fresh barrier the phase before the first one, of parity 1, counts as complete.
 wait_barrier = _statement(
     "{ .reg .pred complete; WAIT: mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1; "
     "@complete bra DONE; bra WAIT; DONE: }",
@@ -82,15 +82,15 @@ wait_barrier = _statement(
     types.int32,
 )
 
-# TMA reads the map while it copies: fetching it early saves that latency once.
+# TMA reads the map for a copy: prefetching it saves that latency once.
 prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
 
 
 @intrinsic
 def tensor_map(typing_context, name):
-    """Address of a tensor map among the kernel's parameters, by the parameter's name.
+    """Address of the tensor map in the kernel parameter of this name.
 
-    numba knows no such parameter: the build adds it to the kernel's PTX.
+    numba has no parameters of this kind: the build adds them to the kernel's PTX.
     """
     symbol = literal(name)
 
@@ -103,7 +103,7 @@ def tensor_map(typing_context, name):
 
 @intrinsic
 def write_tensor_map(typing_context, target, source):
-    """Copy a tensor map from a kernel parameter to global memory, at a multiple of 128 bytes."""
+    """Copy a tensor map from a kernel parameter to global memory, aligned to 128 bytes."""
     moves = " ".join(
         f"ld.v2.b64 {{low, high}}, [$1+{at}]; st.global.v2.b64 [$0+{at}], {{low, high}};"
         for at in range(0, 128, 16)
@@ -119,7 +119,7 @@ def write_tensor_map(typing_context, target, source):
 
 @intrinsic
 def limit_tensor_map(typing_context, target, index, size):
-    """Let a tensor map in global memory end after `size` elements along an index."""
+    """Set the size of a tensor map in global memory to `size` elements along one dimension."""
     field = f"tensormap.replace.tile.global_dim.global.b1024.b32 [$0], {literal(index)}, $1;"
 
     def generate(context, builder, sig, args):
@@ -129,7 +129,8 @@ def limit_tensor_map(typing_context, target, index, size):
     return signature(types.void, types.int64, index, types.int32), generate
 
 
-# Tensor maps that this thread wrote to global memory become known to TMA, after an acquire.
+# publish_tensor_maps(): makes tensor maps that this thread wrote to global memory visible to TMA,
+# after an acquire_tensor_map().
 publish_tensor_maps = _statement("fence.proxy.tensormap::generic.release.gpu;", "")
 acquire_tensor_map = _statement(
     "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", types.int64
@@ -137,7 +138,7 @@ acquire_tensor_map = _statement(
 
 
 def _copy_box(coordinates: Any, blocks: int) -> Any:
-    """Result type and generator of `copy_box` to the blocks of a mask; 0 is this block alone."""
+    """Argument types and generator of `copy_box` to the blocks of a mask; 0 is this block alone."""
     count = coordinates.count
     names = ", ".join(f"${3 + i}" for i in range(count))
     form, mask = (".multicast::cluster", ", blocks") if blocks else ("", "")
@@ -160,8 +161,8 @@ def _copy_box(coordinates: Any, blocks: int) -> Any:
 def copy_box(typing_context, target, source, barrier, coordinates):
     """Start copying the box at these coordinates, innermost first, from `source` to `target`.
 
-    source is a tensor map, target a byte address in shared memory. Elements outside the tensor
-    arrive as zeros. The barrier counts all bytes of the box.
+    source is the address of a tensor map, target a byte address in shared memory. Elements outside
+    the tensor are zero-filled. The barrier counts all bytes of the box, the zeros too.
     """
     arguments, generate = _copy_box(coordinates, 0)
     return signature(types.void, *arguments), generate
@@ -169,22 +170,23 @@ def copy_box(typing_context, target, source, barrier, coordinates):
 
 @intrinsic
 def multicast_box(typing_context, target, source, barrier, coordinates, blocks):
-    """`copy_box` to the blocks of the cluster in the mask `blocks` (a literal).
+    """`copy_box` to those blocks of the cluster whose bit is set in `blocks` (a literal).
 
-    The box arrives at the same address in each, and the barrier at the same address counts it.
+    The box arrives at the same address in each block, and the barrier at the same address in each
+    block counts its bytes.
     """
     arguments, generate = _copy_box(coordinates, literal(blocks))
     return signature(types.void, *arguments, blocks), generate
 
 
-# begin_wgmma(): before the first wgmma, and whenever ordinary instructions wrote registers of it.
+# begin_wgmma(): needed before the first wgmma, and after ordinary instructions wrote its registers.
 begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
-# The wgmmas since the last commit become a group; groups complete in order.
+# commit_wgmma(): makes the wgmmas since the last commit a group; groups complete in order.
 commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
 
 
 def _register(registers: Any) -> tuple[str, Any]:
-    """The constraint and LLVM's type of a register of a tuple."""
+    """The constraint and the LLVM type of each register of a tuple."""
     return ("r", _int32) if registers.dtype == types.int32 else ("f", _float)
 
 
@@ -196,19 +198,19 @@ def _wgmma(
     transposes: tuple[Any, ...],
     adds: bool = True,
 ) -> Any:
-    """The generator of wgmma: of args (acc, a, b), a is a descriptor or `a_count` registers.
+    """The generator of wgmma for args (acc, a, b); a is a descriptor or `a_count` registers.
 
-    highs are the upper halves of the descriptors of a and b. Without `adds`, acc is not read: the
-    sum begins anew.
+    highs are the upper halves of the descriptors of a and b. Without `adds`, acc is not read and
+    the sum starts from zero.
     """
     count = acc_type.count
     depth = {"tf32": 8, "s8": 32}.get(kind, 16)
-    # Operands are not negated; those of 16 bits may be transposed.
+    # Operands are not negated; 16-bit operands may be transposed.
     flags = {"tf32": ", 1, 1", "s8": ""}.get(
         kind, ", 1, 1" + "".join(f", {int(literal(flag))}" for flag in transposes)
     )
     acc_names = ", ".join(f"${i}" for i in range(count))
-    # Operand numbers go on after the results and the sums tied to them.
+    # Operand numbers continue after those of the results and of the sums tied to them.
     a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
     a_name = f"{{{', '.join(a_names)}}}" if a_count else "a"
     make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {highs[0]}}};"
@@ -240,11 +242,12 @@ def _wgmma(
 def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
 
-    `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth, b depth x n,
-    both in shared memory, with a depth of 32 bytes: each is the low half of its descriptor, and
-    `high` the upper half of both, see `descriptor_halves`. Operands are K-major, or MN-major if
-    transposed, which tf32 and s8 cannot be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h +
-    e is that of row 16 * warp + lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
+    `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth and b is
+    depth x n, both in shared memory, with a depth of 32 bytes. Each is given by the low half of its
+    descriptor, and `high` is the upper half of both; see `descriptor_halves`. Operands are K-major,
+    or MN-major if transposed, which tf32 and s8 do not support. acc holds n / 2 elements per
+    thread: element 4 * j + 2 * h + e is in row 16 * warp + lane // 4 + 8 * h and column
+    8 * j + lane % 4 * 2 + e.
     """
     multiply = _wgmma(
         literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)
@@ -261,8 +264,8 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
 def store_columns(typing_context, address, offset, values):
     """Write four 8 x 8 matrices of 16-bit elements to shared memory, column by column.
 
-    A register holds two neighbours of a row, as an mma leaves them. Each lane gives the address of
-    16 bytes: lane 8 * i + j that of column j of matrix i.
+    Each register holds two neighbours of a row, as an mma leaves them. Each lane gives the address
+    of 16 bytes: lane 8 * i + j gives that of column j of matrix i.
     """
     text = (
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
@@ -279,7 +282,7 @@ def store_columns(typing_context, address, offset, values):
 
 @intrinsic
 def wgmma_of_two(typing_context, kind, a_high, b_high, acc, a, b, a_is_transposed, b_is_transposed):
-    """`wgmma` of operands in different swizzles, each with the upper half of its descriptor."""
+    """`wgmma` with a different swizzle per operand: each has its own upper descriptor half."""
     flags = (a_is_transposed, b_is_transposed)
     multiply = _wgmma(literal(kind), (literal(a_high), literal(b_high)), acc, 0, flags)
 
@@ -291,7 +294,7 @@ def wgmma_of_two(typing_context, kind, a_high, b_high, acc, a, b, a_is_transpose
 
 @intrinsic
 def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
-    """`wgmma` without acc, in whose registers a @ b is left."""
+    """`wgmma` that stores a @ b in acc's registers without reading acc."""
     flags = (a_is_transposed, b_is_transposed)
     multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, 0, flags, adds=False)
 
@@ -303,9 +306,10 @@ def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_tran
 
 @intrinsic
 def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transposed):
-    """`wgmma` with a in registers: four of 32 bits a thread, which are read until the wait.
+    """`wgmma` with a in registers: four 32-bit registers per thread, which are read until the wait.
 
-    For tf32, 2 * i + h is the element of row 16 * warp + lane // 4 + 8 * h, k = lane % 4 + 4 * i.
+    For tf32, register 2 * i + h is the element of row 16 * warp + lane // 4 + 8 * h and
+    k = lane % 4 + 4 * i.
     """
     multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, a_frag.count, (b_is_transposed,))
 
@@ -321,14 +325,15 @@ def descriptor_halves(
 ) -> tuple[int, int]:
     """Halves of wgmma's 64-bit descriptor of a matrix in shared memory, without its address.
 
-    The matrix is rows of 128, 64 or 32 bytes in TMA's swizzle of as many, or of 16 without one;
-    eight rows are a group, which starts at a multiple of its size. `stride_bytes` is from one group
-    to the next. A transposed operand wider than such a row continues `leading_bytes` further on;
-    its rows of 16 bytes have leading_bytes from one group to the next instead.
+    The matrix consists of rows of 128, 64 or 32 bytes in TMA's swizzle of that size, or of rows of
+    16 bytes without a swizzle. Eight rows form a group, which starts at a multiple of its size.
+    `stride_bytes` is the distance from one group to the next. A transposed operand wider than such
+    a row continues `leading_bytes` further on; with rows of 16 bytes, `leading_bytes` is its
+    distance from one group to the next instead.
 
     Returns:
-        The low half, to which address // 16 must be added (its lowest 14 bits: in a cluster, the
-        bits above count blocks), and the upper half.
+        The low half and the upper half. address // 16 must be added to the low half (only its
+        lowest 14 bits: in a cluster, the bits above hold the block's rank).
     """
     swizzle = {16: 0, 128: 1, 64: 2, 32: 3}[row_bytes] << 30
     return leading_bytes // 16 << 16, swizzle | stride_bytes // 16
@@ -348,10 +353,10 @@ def wait_wgmma(typing_context, pending):
 
 @intrinsic
 def wait_wgmma_of(typing_context, pending, registers):
-    """`wait_wgmma`, for wgmmas that write or read these registers; use what it returns.
+    """`wait_wgmma` for wgmmas that write or read these registers; use the registers it returns.
 
-    That keeps the compiler from reading sums too early, and from giving the registers of an `a` to
-    other values while they are still multiplied.
+    The result keeps the compiler from reading sums too early, and from reusing the registers of an
+    `a` while they are still being multiplied.
     """
     groups, count = literal(pending), registers.count
     constraint, register = _register(registers)
@@ -372,9 +377,9 @@ def wait_wgmma_of(typing_context, pending, registers):
 
 @intrinsic
 def limit_registers(typing_context, action, count):
-    """Let each thread of a warpgroup have so many registers, a multiple of 8.
+    """Set the number of registers per thread of a warpgroup, a multiple of 8.
 
-    action is "dec", or "inc", which waits until other warpgroups of the block have left enough.
+    action is "dec" or "inc"; "inc" waits until other warpgroups of the block have freed enough.
     """
     text = f"setmaxnreg.{literal(action)}.sync.aligned.u32 {literal(count)};"
 
@@ -398,9 +403,9 @@ def pack_pair(typing_context, kind, low, high):
 
 @intrinsic
 def pack_quad(typing_context, first, second, third, fourth):
-    """Four float32 as int8 in one register, the first in memory first.
+    """Four float32 as int8 in one register; `first` is first in memory.
 
-    They are rounded to nearest, ties to even, and clamped; NaN is 0.
+    The numbers are rounded to nearest, ties to even, and clamped; NaN becomes 0.
     """
     rounded = " ".join(f"cvt.rni.s32.f32 whole{i}, ${i + 1};" for i in range(4))
     text = (
@@ -415,13 +420,13 @@ def pack_quad(typing_context, first, second, third, fourth):
     return signature(types.int32, *[types.float32] * 4), generate
 
 
-# store_byte(address, word): the lowest byte, to global memory.
+# store_byte(address, word): store the lowest byte to global memory.
 store_byte = _statement("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
 
 
 @intrinsic
 def unpack_pair(typing_context, kind, pair):
-    """The two float32 of a register of two 16-bit floats, the first in memory first."""
+    """The two 16-bit floats of a register as float32, in memory order."""
     convert = {
         "f16": "cvt.f32.f16 $0, low; cvt.f32.f16 $1, high;",
         # A bfloat16 is the upper half of a float32.

@@ -1,16 +1,15 @@
 """Intrinsics for a fast GEMM: vector accesses, asynchronous copies, register tuples.
 
-numba-cuda lacks them. Each intrinsic is one or a few instructions, written where the kernel calls
-it. Arguments that are baked into the instruction (widths, byte offsets) must be literals; `unroll`
-makes them so. A register tuple is a numba UniTuple: it never has an address, so it stays in
-registers.
+numba-cuda lacks them. Each intrinsic is one or a few instructions, inlined where the kernel calls
+it. Arguments that the instruction encodes (widths, byte offsets) must be literals; `unroll` makes
+them so. A register tuple is a numba UniTuple: it never has an address, so it stays in registers.
 
-Two ways to name memory:
-    an array or pointer and an index in elements, for loads and stores LLVM may reorder and combine;
-    a byte address in a register and a literal offset, as the instruction encodes it.
+Memory is addressed in two ways:
+    by an array or pointer and an index in elements: LLVM may reorder and combine these accesses;
+    by a byte address in a register and a literal offset, as the instruction encodes them.
 
-numba's simulator runs the first kind (and the register tuples) as plain Python, the second one on
-`simulated_memory`.
+numba's simulator runs the first kind (and the register tuples) as plain Python, and the second kind
+on `simulated_memory`.
 Source: PTX ISA, "Data Movement and Conversion Instructions" and "cp.async"; the CUDA C++
 Programming Guide, "Distributed Shared Memory", for the cluster.
 """
@@ -25,7 +24,7 @@ from numba.core import config as _config
 
 
 class ReturnError(Exception):
-    """A function of an epilogue returns what is no result; `stage` is its index in the chain."""
+    """An epilogue's function returns no valid result; `stage` is its index in the chain."""
 
     def __init__(self, stage: int, fault: str) -> None:
         super().__init__(f"stage {stage}: {fault}")
@@ -89,7 +88,7 @@ if _config.ENABLE_CUDASIM:
         threading.current_thread().syncthreads()  # type: ignore[attr-defined]
 
     def _rounded(value: Any) -> Any:
-        """The cast to the type of a value; sums of int8 wrap around."""
+        """Function that casts to the type of `value`; sums of int8 wrap around."""
         return low_word if isinstance(value, simulated_integers.Int32) else type(value)
 
     def scaled(alpha: Any, value: Any) -> Any:
@@ -157,7 +156,7 @@ else:
     }
 
     def device_function(function: Any) -> Any:
-        """Compiled into the kernel that calls it; the simulator calls it as it is."""
+        """Inline a function into the kernels that call it; the simulator calls it unchanged."""
         return cuda.jit(device=True, forceinline=True)(function)
 
     @device_function
@@ -165,16 +164,16 @@ else:
         """The barrier of a block, for device functions that the simulator runs too."""
         cuda.syncthreads()
 
-    # The low 32 bits of an integer, as an int32. The simulator lets this cast alone cut bits off.
+    # The low 32 bits of an integer, as an int32. In the simulator only this cast may cut bits off.
     low_word = int32
 
     @device_function
     def below_2_31(value):
-        """The same number, which is not negative and below 2**31: divisions by it are short."""
+        """Mask a value of 0 to 2**31 - 1: the bound lets the compiler emit 32-bit divisions."""
         return value & 0x7FFFFFFF
 
     def literal(value: Any) -> Any:
-        """The value of an argument that must be known when the kernel is compiled."""
+        """Value of an argument that must be known at compile time."""
         if not isinstance(value, types.Literal):
             raise RequireLiteralValue(value)
         return value.literal_value
@@ -182,7 +181,7 @@ else:
     def inline_ptx(
         builder: Any, result: Any, text: str, constraints: str, arguments: list[Any]
     ) -> Any:
-        """One volatile PTX statement; `result` is its LLVM type."""
+        """Emit one volatile PTX statement; `result` is the LLVM type of its result."""
         function = ir.FunctionType(result, [argument.type for argument in arguments])
         return builder.call(ir.InlineAsm(function, text, constraints, True), arguments)
 
@@ -190,18 +189,18 @@ else:
         return [builder.extract_value(aggregate, i) for i in range(count)]
 
     def _element(kind: Any) -> Any:
-        """The type of a number, or of the registers of a tuple."""
+        """Type of a number, or of the registers of a tuple."""
         return kind.dtype if isinstance(kind, types.UniTuple) else kind
 
     def _for_each(builder: Any, kind: Any, function: Any, *values: Any) -> Any:
-        """A function of numbers, or of the registers of tuples in turn."""
+        """Apply a function to numbers, or to each register of tuples."""
         if not isinstance(kind, types.UniTuple):
             return function(*values)
         columns = (unpack(builder, value, kind.count) for value in values)
         return pack_array(builder, [function(*row) for row in zip(*columns, strict=True)])
 
     def _data_pointer(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-        """The typed pointer of a shared array, in its own address space, or of a raw pointer."""
+        """Typed pointer to a shared array, in its own address space, or from a raw pointer."""
         if isinstance(kind, types.Array):
             pointer = context.make_array(kind)(context, builder, value).data
             space = _SHARED
@@ -218,9 +217,9 @@ else:
 
     @intrinsic
     def load_vector(typing_context, scalar, width, array, index):
-        """`width` elements from `array[index]` on, in one access of up to 16 bytes.
+        """Load `width` elements from `array[index]` on, in one access of up to 16 bytes.
 
-        The address must be a multiple of its size.
+        The address must be a multiple of the size of the access.
         """
         count, element = literal(width), scalar.instance_type
 
@@ -240,7 +239,7 @@ else:
     def read_vector(typing_context, scalar, width, pointer, index):
         """`load_vector` from memory that no thread writes while the kernel runs.
 
-        The compiler may then read ahead of earlier stores: many reads are on their way at a time.
+        The compiler may then move loads ahead of earlier stores, so that many are in flight.
         """
         count, element = literal(width), scalar.instance_type
         ptx_type, constraint = _PTX_TYPES[element]
@@ -264,7 +263,7 @@ else:
 
     @intrinsic
     def store_vector(typing_context, array, index, values):
-        """The elements of a register tuple to `array[index]` and on, in one access."""
+        """Store the elements of a register tuple from `array[index]` on, in one access."""
         count = values.count
 
         def generate(context, builder, sig, args):
@@ -282,16 +281,16 @@ else:
 
     @intrinsic
     def exactly(typing_context, count, values):
-        """The same tuple; the kernel does not compile if it has another number of elements."""
+        """Return the tuple; the kernel does not compile unless it has `count` elements."""
         if not isinstance(values, types.BaseTuple) or len(values) != literal(count):
             return None
         return signature(values, count, values), lambda context, builder, sig, args: args[1]
 
     @intrinsic
     def given(typing_context, stage, reals, value):
-        """The same value; the kernel does not compile if it may be None, here or in a tuple.
+        """Return the value; the kernel does not compile if it, or an element of it, may be None.
 
-        Nor does it if a part is complex whose bit in `reals` is 1.
+        It does not compile either if a complex element has its bit set in `reals`.
         """
         parts = value.types if isinstance(value, types.BaseTuple) else (value,)
         for place, part in enumerate(parts):
@@ -314,12 +313,12 @@ else:
 
     @intrinsic
     def divide(typing_context, dividend, divisor):
-        """The quotient of two int32, not negative.
+        """Quotient of two int32 that are not negative.
 
-        numba's own // divides in 64 bits. That is a subroutine, whose result the compiler does not
-        know to be the same in all threads of a block, even if the operands are: what depends on
-        it, such as the mainloop, is then compiled for threads that may diverge; and in a kernel
-        that calls anything, ptxas makes wgmmas wait for each other.
+        numba's own // divides in 64 bits, in a subroutine. The compiler does not know that its
+        result is the same in all threads of a block, even if the operands are. Code that depends on
+        the result, such as the main loop, is then compiled for threads that may diverge. In a
+        kernel that calls anything, ptxas also makes wgmmas wait for each other.
         """
 
         def generate(context, builder, sig, args):
@@ -329,10 +328,10 @@ else:
 
     @intrinsic
     def scaled(typing_context, alpha, value):
-        """alpha * value, of one type, rounded by itself; of each register if value is a tuple.
+        """alpha * value, of one type, always rounded; of each register if value is a tuple.
 
-        A plain product would be fused with an addition that follows, or not, as the compiler likes:
-        one element could then have other bits in another kernel.
+        The compiler may fuse a plain product with an addition that follows, or not. An element
+        could then have different bits in different kernels.
         """
         element = _element(value)
 
@@ -350,7 +349,7 @@ else:
 
     @intrinsic
     def multiplied(typing_context, alpha, values):
-        """alpha times each register of a tuple, by products that additions may be fused with."""
+        """alpha times each register of a tuple; additions may be fused with these products."""
 
         def generate(context, builder, sig, args):
             is_integer = isinstance(values.dtype, types.Integer)
@@ -361,7 +360,7 @@ else:
 
     @intrinsic
     def plus_scaled(typing_context, total, beta, value):
-        """total + beta * value, of one type, rounded once; of each register of two tuples."""
+        """total + beta * value, of one type, rounded once; of each register if they are tuples."""
         element = _element(total)
 
         def generate(context, builder, sig, args):
@@ -376,7 +375,7 @@ else:
 
     @intrinsic
     def complex_of(typing_context, re, im):
-        """The complex number of two parts, none of which is computed with."""
+        """Complex number of two parts, built without arithmetic on them."""
         result = types.complex64 if re == types.float32 else types.complex128
 
         def generate(context, builder, sig, args):
@@ -388,10 +387,10 @@ else:
 
     @intrinsic
     def opaque(typing_context, value):
-        """The same integer, of which the compiler knows nothing.
+        """Return the integer, hiding its value from the compiler.
 
-        What is computed from it is computed where it is used, not ahead of a loop, where it would
-        take registers.
+        The compiler then evaluates an expression of it where it is used, and does not hoist it out
+        of a loop, where it would occupy registers.
         """
 
         def generate(context, builder, sig, args):
@@ -406,8 +405,8 @@ else:
     def outer_product(typing_context, acc, a_frag, b_frag):
         """acc[i * len(b_frag) + j] + a_frag[i] * b_frag[j], each a fused multiply-add.
 
-        Every other row runs backwards: neighbouring instructions then share an operand, which the
-        register file need not deliver twice.
+        Every other row runs backwards: consecutive instructions then share an operand, which need
+        not be read from the register file twice.
         """
         rows, cols = a_frag.count, b_frag.count
         assert acc.count == rows * cols
@@ -438,7 +437,7 @@ else:
 
     @intrinsic
     def float_bits(typing_context, value):
-        """The bits of a float32."""
+        """Bits of a float32, as an int32."""
 
         def generate(context, builder, sig, args):
             return builder.bitcast(args[0], _int32)
@@ -447,7 +446,7 @@ else:
 
     @intrinsic
     def bits_float(typing_context, bits):
-        """The float32 of these bits."""
+        """float32 with these bits."""
 
         def generate(context, builder, sig, args):
             return builder.bitcast(args[0], ir.FloatType())
@@ -456,7 +455,7 @@ else:
 
     @intrinsic
     def upper_bits(typing_context, value):
-        """The upper half of a float64's bits: sign, exponent and the first of the mantissa."""
+        """Upper 32 bits of a float64: sign, exponent and the leading bits of the mantissa."""
 
         def generate(context, builder, sig, args):
             bits = builder.bitcast(args[0], _int64)
@@ -466,7 +465,7 @@ else:
 
     @intrinsic
     def upper_bits_double(typing_context, bits):
-        """The float64 of these upper bits, the lower ones 0."""
+        """float64 with these upper 32 bits; the lower ones are 0."""
 
         def generate(context, builder, sig, args):
             bits = builder.shl(builder.zext(args[0], _int64), _int64(32))
@@ -476,7 +475,7 @@ else:
 
     @intrinsic
     def dot_bytes(typing_context, data, weights, total):
-        """total plus the products of four unsigned bytes, of data, and four signed, of weights."""
+        """total plus the products of data's four unsigned bytes with weights' four signed bytes."""
 
         def generate(context, builder, sig, args):
             function = ir.FunctionType(_int32, [_int32] * 3)
@@ -487,7 +486,7 @@ else:
 
     @intrinsic
     def add_global(typing_context, pointer, value):
-        """Add to an int32 in global memory, whatever other threads add at the time."""
+        """Add atomically to an int32 in global memory."""
 
         def generate(context, builder, sig, args):
             inline_ptx(builder, _void, "red.global.add.s32 [$0], $1;", "l,r,~{memory}", args)
@@ -497,7 +496,7 @@ else:
 
     @intrinsic
     def shared_address(typing_context, array):
-        """Byte address of a shared array, as instructions on shared memory take it."""
+        """Byte address of a shared array in the shared address space."""
 
         def generate(context, builder, sig, args):
             pointer = _data_pointer(context, builder, sig.args[0], args[0])
@@ -507,7 +506,7 @@ else:
 
     @intrinsic
     def global_address(typing_context, pointer):
-        """Byte address of an operand, as instructions on global memory take it."""
+        """Byte address of an operand in the global address space."""
 
         def generate(context, builder, sig, args):
             typed = _data_pointer(context, builder, sig.args[0], args[0])
@@ -518,7 +517,7 @@ else:
     def _load_registers(
         context: Any, builder: Any, element: Any, count: int, where: tuple[str, str, Any, int]
     ) -> list[Any]:
-        """Load a vector; `where` is its space, the constraint of its address, this, an offset."""
+        """Load a vector; `where` is its space, its address's constraint, the address, an offset."""
         space, address_constraint, address, start = where
         ptx_type, constraint = _PTX_TYPES[element]
         register = context.get_value_type(element)
@@ -569,8 +568,9 @@ else:
 
         return store
 
-    # load(scalar, width, address, offset) -> register tuple of `width`, from address + offset in
-    # bytes; store(address, offset, values). Widths of up to 16 bytes, at a multiple of their size.
+    # load(scalar, width, address, offset) returns `width` registers from address + offset, in
+    # bytes. store(address, offset, values) stores registers there. An access has up to 16 bytes and
+    # is aligned to its size.
     load_shared, store_shared = _make_load("shared", "r"), _make_store("shared", "r")
     load_global, store_global = _make_load("global", "l"), _make_store("global", "l")
     load_cluster = _make_load("shared::cluster", "r")
@@ -578,7 +578,7 @@ else:
 
     @intrinsic
     def load_vectors(typing_context, scalar, width, address, offset, step, count):
-        """`count` vectors from shared memory as one register tuple, `step` bytes apart."""
+        """Load `count` vectors, `step` bytes apart in shared memory, as one register tuple."""
         vectors, between, start = literal(count), literal(step), literal(offset)
         number, element = literal(width), scalar.instance_type
 
@@ -596,7 +596,7 @@ else:
     def copy_async(typing_context, size, target, target_offset, source):
         """Start copying `size` bytes (4, 8 or 16) from global to shared memory.
 
-        16 bytes go around L1, which would only hold what shared memory is about to.
+        Copies of 16 bytes bypass L1, which would only duplicate the contents of shared memory.
         """
         count, start = literal(size), literal(target_offset)
 
@@ -609,10 +609,11 @@ else:
 
     @intrinsic
     def copy_async_part(typing_context, size, target, target_offset, source, count):
-        """`copy_async` of `count` bytes (0 to `size`); the rest of `size` becomes zero.
+        """`copy_async` of `count` bytes (0 to `size`); the rest of `size` is zero-filled.
 
-        With a count of 0 nothing is read. With one between, what is behind `count` is not used, but
-        the access still has all of `size`: compute-sanitizer wants it to lie in the operand.
+        With a count of 0 nothing is read. With a count in between, the bytes after `count` are not
+        used, but the access still covers `size` bytes: compute-sanitizer requires all of them to be
+        inside the operand.
         """
         full, start = literal(size), literal(target_offset)
 
@@ -638,7 +639,7 @@ else:
 
     @intrinsic
     def prefetch_line(typing_context, address):
-        """Ask the L2 cache for the line of this global address."""
+        """Prefetch the line of this global address into the L2 cache."""
 
         def generate(context, builder, sig, args):
             function = ir.FunctionType(ir.VoidType(), [_int64])
@@ -648,7 +649,7 @@ else:
 
         return signature(types.void, types.int64), generate
 
-    # The copies started since the last commit become a group; groups complete in order.
+    # commit_copies() makes the copies since the last commit a group; groups complete in order.
     commit_copies = _make_statement("cp.async.commit_group;")
 
     @intrinsic
@@ -662,15 +663,15 @@ else:
 
         return signature(types.void, pending), generate
 
-    # A barrier over all threads of a thread-block cluster, with the effect of one on memory.
+    # A barrier for all threads of a thread-block cluster that also orders their memory accesses.
     cluster_sync = _make_statement("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
-    # Its halves, for warps that may be diverged: work between them need not wait for other blocks.
+    # Its two halves, for warps that may have diverged: work between them overlaps the wait.
     cluster_arrive = _make_statement("barrier.cluster.arrive.release;")
     cluster_wait = _make_statement("barrier.cluster.wait.acquire;")
 
     @intrinsic
     def cluster_address(typing_context, address, rank):
-        """The address of the same place in the shared memory of another block of the cluster."""
+        """Address of the same offset in the shared memory of another block of the cluster."""
 
         def generate(context, builder, sig, args):
             return inline_ptx(

@@ -1,4 +1,4 @@
-"""A kernel's declaration of itself, and the base of its configs."""
+"""Declaration of a kernel, and the base class of its configs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from dxgemm.handwritten.parts.triangle import tile_count
 
-# Largest size that kernels index in 32 bits, with room for a tile beyond it; blocks of a grid.
+# Largest size that kernels index in 32 bits, with room for a tile beyond it; most blocks per grid.
 MOST_INDEX, MOST_BLOCKS = 2**31 - 2**12, 2**31 - 1
-# A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
+# The registers of a thread hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
 
 
@@ -26,11 +26,12 @@ class Reductions(Enum):
 class BaseConfig:
     """Base of the frozen dataclass that a kernel is compiled for.
 
-    A subclass has `threads`, the threads of a block, and `accumulator_bytes(dtype)`, a thread's.
+    A subclass has `threads`, the threads per block, and `accumulator_bytes(dtype)`, the bytes of
+    accumulators per thread.
     """
 
     least_threads: ClassVar[int] = 1
-    dynamic_smem: ClassVar[bool] = False  # True if a launch asks for the shared memory
+    dynamic_smem: ClassVar[bool] = False  # True if the launch allocates the shared memory
 
     def __post_init__(self) -> None:
         for complaint in self.complaints():
@@ -45,32 +46,32 @@ class BaseConfig:
         yield from ()
 
     def takes(self, dtype: str) -> bool:
-        """True if kernels of a dtype can be made with it."""
+        """True if a kernel of this dtype can be made with the config."""
         accumulator_bytes: int = self.accumulator_bytes(dtype)  # type: ignore[attr-defined]
         return accumulator_bytes <= MOST_ACCUMULATOR_BYTES
 
     @property
     def takes_slices(self) -> bool:
-        """True if `add_slices` may add the sums of slices of k, which no cluster splits then."""
+        """True if `add_slices` may add the sums of slices of k; no cluster splits them further."""
         return getattr(self, "split_k", 1) == 1
 
     @property
     def least_sizes(self) -> dict[str, int]:
-        """Smallest "m", "n" and "k" whose loads are not slow; empty if there are none."""
+        """Smallest "m", "n" and "k" with fast loads; empty if there is no limit."""
         return {}
 
     @property
     def cluster(self) -> int:
-        """Blocks of a thread-block cluster."""
+        """Blocks per thread-block cluster."""
         return 1
 
     @property
     def launch_registers(self) -> int:
-        """Registers of a thread at launch, which warpgroups then share out; 0 if they do not."""
+        """Registers per thread at launch, which warpgroups redistribute; 0 if they do not."""
         return 0
 
     def smem_bytes(self, dtype: str) -> int:
-        """Shared memory of a block, in bytes."""
+        """Shared memory per block, in bytes."""
         return 0
 
     def min_blocks(self, dtype: str) -> int:
@@ -78,7 +79,7 @@ class BaseConfig:
         return 0
 
     def min_blocks_fused(self, dtype: str) -> int:
-        """`min_blocks` for a kernel whose epilogue takes registers too."""
+        """`min_blocks` for a kernel with an epilogue, which needs registers too."""
         return self.min_blocks(dtype)
 
 
@@ -100,12 +101,12 @@ def any_problem(problem: Any) -> None:
 
 
 def always(problem: Any) -> bool:
-    """Say yes to every problem."""
+    """Return True for every problem."""
     return True
 
 
 def never(problem: Any) -> bool:
-    """Say no to every problem."""
+    """Return False for every problem."""
     return False
 
 
@@ -120,7 +121,7 @@ def tile_of(config: Any, problem: Any) -> tuple[int, int]:
 
 
 def block_a_tile(config: Any, problem: Any) -> int:
-    """Blocks to launch: one, or a cluster, for each tile of each matrix of the result."""
+    """Blocks to launch: one block, or one cluster, per tile of each matrix of the result."""
     return problem.batch * tiles_of(problem, config.tile_m, config.tile_n) * config.cluster
 
 
@@ -130,7 +131,7 @@ def one_block(config: Any, problem: Any) -> int:
 
 
 def tiles_of(problem: Any, tile_m: int, tile_n: int) -> int:
-    """Tiles of a matrix of the result; of a symmetric one those that are computed."""
+    """Tiles per matrix of the result; for a symmetric result, those that are computed."""
     if problem.triangle:
         return tile_count(problem.n, tile_m, tile_n)
     tiles: int = -(-problem.m // tile_m) * -(-problem.n // tile_n)
@@ -144,36 +145,37 @@ def no_maps(config: Any, problem: Any, *variant: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Record of one kernel file: what it computes, where, and how it is made and launched.
+    """Record of one kernel file: the problems it computes, and how it is made and launched.
 
     Attributes:
         make_kernel: (config, dtype, *variant, epilogue) -> the Python function to compile.
         configs: configs to choose from.
         simulator_configs: tiny configs; empty if numba's simulator lacks an instruction.
-        dtypes: dtypes of a and b that it takes.
+        dtypes: dtypes of a and b that the kernel takes.
         minimum_arch: least compute capability, times ten.
-        only_arch: the one compute capability that has its instructions, times ten; None if more do.
-        supports: (problem) -> None, or the reason why it cannot compute the problem.
-        variant: (config, problem) -> what is compiled in besides the dtype, such as layouts.
-        block_count: (config, problem) -> blocks to launch; of a persistent kernel, tiles.
+        only_arch: the only compute capability with its instructions, times ten; None if several
+            have them.
+        supports: (problem) -> None, or the reason why the kernel cannot compute the problem.
+        variant: (config, problem) -> compile-time choices besides the dtype, such as layouts.
+        block_count: (config, problem) -> blocks to launch; for a persistent kernel, tiles.
         tile_count: (config, problem) -> tiles of the result; None if `block_count` counts them.
         result_tile: (config, problem) -> rows and columns of a block's tile of the result.
-        smaller_first: True if a config's tile_m lies along the smaller of m and n.
-        tensor_maps: (config, problem, ...) -> tensor maps, one for each of `tensor_map_names`.
+        smaller_first: True if a config's tile_m runs along the smaller of m and n.
+        tensor_maps: (config, problem, ...) -> tensor maps, one per name in `tensor_map_names`.
         tensor_map_names: names of the tensor maps' parameters, which follow those of every kernel.
-        is_persistent: True if an SM has one block at most, which computes tile after tile.
-        copies_operands: True if it reads 16 bytes at a time, from aligned copies of operands that
-            lie otherwise; `supports` and `variant` see the problem with the copies.
-        reductions: reductions of the result that it computes itself.
-        takes_pairs: True if it fuses an epilogue that takes pairs of columns.
-        quantises: True if it stores what an epilogue returns as int8.
-        takes_triangles: True if it can compute half a symmetric result: see `triangle`.
+        is_persistent: True if there is at most one block per SM, which computes tile after tile.
+        copies_operands: True if the kernel reads 16 bytes at a time, from aligned copies if the
+            operands are not aligned; `supports` and `variant` see the problem with the copies.
+        reductions: reductions of the result that the kernel computes itself.
+        takes_pairs: True if the kernel fuses an epilogue that takes pairs of columns.
+        quantises: True if the kernel stores the values of an epilogue as int8.
+        takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
         commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
-        order_of_sums: name shared by kernels that add an element's products in the same order by
-            the same instructions: all their configs without clusters give it the same bits.
-        slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
-        accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
+        order_of_sums: name shared by kernels that add the products of an element in the same order
+            by the same instructions: all their configs without clusters give the same bits.
+        slices_k: True if the kernel can leave sums of slices of k to `add_slices` (split-K).
+        accuracy: (problem) -> None, or the precision kept of the operands, and an error bound.
         device_functions: (config, dtype, *variant, arch) -> external functions to link with.
         descriptor: (config, dtype, *variant, arch) -> key of the functions, before they are built.
         finish_cubin: (cubin) -> the cubin to launch, made from the linked one.
@@ -211,10 +213,10 @@ class Kernel:
     parameter_block_bytes: int = 0
 
     def grid(self, config: Any, problem: Any, sm_count: int) -> int:
-        """Blocks to launch on a GPU: `block_count`, or at most one an SM if persistent.
+        """Blocks to launch on a GPU: `block_count`, or at most one per SM if persistent.
 
-        With a block mask, which the host does not read, each tile has a block: so the GPU shares
-        out the live ones.
+        With a block mask, which the host does not read, there is one block per tile, so that the
+        GPU distributes the live tiles.
         """
         blocks = self.block_count(config, problem)
         is_persistent = self.is_persistent and not problem.mask_block

@@ -1,8 +1,9 @@
-"""The `place` of a frame: the tiles of the result that a block computes, and their k.
+"""The `place` of a frame: the tiles of the result that a block computes, and their range of k.
 
-Tiles are numbered through all matrices of the result; a block takes every so many of them, by a
-threadblock swizzle. Everything that changes which tiles there are is here: batches, slices of k,
-triangles, block masks, the tables of groups, several products of a matrix (one for each modulus).
+Tiles are numbered consecutively over all matrices of the result, by a threadblock swizzle, and a
+block takes them at a fixed stride. This file has everything that decides which tiles there are:
+batches, slices of k, triangles, block masks, the tables of groups, and several products per matrix
+(one per modulus).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 class Tile(NamedTuple):
     """A tile of the result.
 
-    Fields: its matrix in the result, in a and in b; its first row and column; the end of the rows
-    that are stored; the first k of its sums, and their end.
+    Fields: the index of its matrix in the result, in a and in b; its first row and column; the end
+    of the rows that are stored; the first k of its sums, and the end of k.
     """
 
     matrix: Any
@@ -58,8 +59,8 @@ class Place(NamedTuple):
     Attributes:
         begin: (a, b, m, n, k, batch, extra) -> `Work`.
         find: (work, index) -> `Tile`.
-        leaves_notes: True if finding is slow: the producer does it alone and leaves notes for the
-            consumers, which read them after the main loop. All tiles have the k of the matrix then.
+        leaves_notes: True if `find` is slow: only the producer calls it, and leaves notes for the
+            consumers, which read them after the main loop. All tiles then have the whole k.
     """
 
     begin: Callable[..., Work]
@@ -138,7 +139,7 @@ def make_place(
                 first, count = share(k_tiles, part, parts)
             first_k = first * tile_k
             end_k = min(k, int32((first + count) * tile_k))
-        if is_masked:  # a tile has a block then, see `Kernel.grid`
+        if is_masked:  # there is one block per tile then, see `Kernel.grid`
             _, row, col = locate(int32(block // split_k), tiles_m, tiles_n)
             if is_dead(row, col, extra):
                 tiles = 0
@@ -216,11 +217,11 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
 
 
 class SkinnyTile(NamedTuple):
-    """A tile of few rows or columns, of which a cluster shares the k.
+    """A tile of few rows or columns; the blocks of a cluster divide its k.
 
-    Fields: the block's rank in its cluster; its matrix; the first row of the larger operand and the
-    first of the few columns; how many of both there are; the first k of the block's share, and its
-    stages.
+    Fields: the block's rank in its cluster; the index of its matrix; the first row of the larger
+    operand and the first of the few columns; the number of both in the matrix; the first k of the
+    block's share, and its number of stages.
     """
 
     rank: Any
@@ -234,11 +235,11 @@ class SkinnyTile(NamedTuple):
 
 
 def make_skinny_place(config: Any, tile_k: int, large_is_a: bool) -> Callable[..., SkinnyTile]:
-    """A device function: (m, n, k) -> the tile of a block.
+    """Make a device function: (m, n, k) -> the tile of a block.
 
     Args:
         config: a `SkinnyConfig`.
-        tile_k: k of a stage.
+        tile_k: k per stage.
         large_is_a: True if the larger operand is a.
     """
     from numba import cuda, int32

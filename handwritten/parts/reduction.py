@@ -1,12 +1,12 @@
-"""Reductions of the result: a block reduces its tile, and leaves partial results to be merged.
+"""Reductions of the result: each block reduces its tile and stores partial results for a merge.
 
-A block that has its tile of the result in shared memory reduces it there: each thread runs along a
-row, or a part of one, or down a column, and leaves one partial result in a buffer. `merge_partials`
-makes the results of these. Nothing depends on the order in which blocks run, so that every run
-gives the same bits.
+A block that has its tile of the result in shared memory reduces it there: each thread reduces a
+row, a part of a row, or a column, and stores one partial result in a buffer. `merge_partials`
+merges these into the results. Nothing depends on the order in which blocks run, so every run gives
+the same bits.
 
-The state of a reduction is a register tuple: a sum; or a maximum and the sum of exponentials
-relative to it; or the `count` first values in the order that is asked for, best first, then their
+The state of a reduction is a register tuple. It is a sum; or a maximum and the sum of exponentials
+relative to it; or the first `count` values in the requested order, best first, followed by their
 indices. Among equal values, the one with the lower index comes first.
 Source: M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018, for the
 sum of exponentials in one pass.
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-# Indices where there is no element: in a thread's run, and in the whole result.
+# Indices that mean "no element": within a tile, and within the whole result.
 NO_PLACE, NO_INDEX = 2**31 - 1, 2**63 - 1
 SUMS = ("sum", "squares")
 
@@ -29,7 +29,7 @@ SUMS = ("sum", "squares")
 def parts_of_lines(rows: int, cols: int, threads: int, axis: int | None, width: int) -> int:
     """Number of threads that share each row, or each column, of a block's rows x cols.
 
-    A thread's part of a row is a multiple of `width` elements, which it reads at a time.
+    A thread's part of a row is a multiple of `width` elements, the number that it reads at a time.
     """
     lines, length = (cols, rows) if axis == 0 else (rows, cols // width)
     parts = 1
@@ -39,19 +39,20 @@ def parts_of_lines(rows: int, cols: int, threads: int, axis: int | None, width: 
 
 
 def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
-    """The device functions of a reduction.
+    """Make the device functions of a reduction.
 
     Args:
         reduction: a `dxgemm.problem.fusion.FusedReduction`.
         dtype: dtype of the values: "float32", "float64" or "int32".
 
     Returns:
-        empty: () -> the state of nothing.
-        step: (state, value, place) -> the state with one more value; places must ascend.
+        empty: () -> the state without any value.
+        step: (state, value, place) -> the state with one more value; `place` is its position, and
+            positions must ascend.
         join: (state, other) -> the state of both.
-        partial: (state, first, step) -> a state that can be merged: the place p becomes the index
-            first + p * step.
-        no_partial: () -> the partial result of nothing.
+        partial: (state, first, step) -> a partial result, which can be merged: position p becomes
+            the index first + p * step.
+        no_partial: () -> the partial result without any value.
         merge: (partial, other) -> the partial result of both.
         finish: (partial) -> a tuple of the values that are results.
         values, indices: number of each in a state.
@@ -128,7 +129,7 @@ def _exponential_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
         return wide(lowest), wide(0)
 
     def finish(partial):
-        # Python has no logarithm of 0, which is the sum of nothing.
+        # In Python the logarithm of 0, the empty sum, is an error.
         return (partial[0] if partial[1] == 0 else partial[0] + math.log(partial[1]),)
 
     return SimpleNamespace(
@@ -146,10 +147,10 @@ def _exponential_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
 
 
 def _make_exponential_merge(dtype: str) -> Callable[..., Any]:
-    """A device function: two pairs of a maximum and a sum of exp(value - maximum), made one.
+    """Make a device function that merges two pairs of a maximum and a sum of exp(value - maximum).
 
-    Neither sum overflows, as no exponent is positive. The maximum is never NaN: a NaN value makes
-    the sum NaN, which it stays.
+    Neither sum overflows, because no exponent is positive. The maximum is never NaN: a NaN value
+    makes the sum NaN, and the sum stays NaN.
     """
     from dxgemm.handwritten.parts.elementary import DECAY
     from dxgemm.handwritten.parts.intrinsics import device_function
@@ -158,7 +159,7 @@ def _make_exponential_merge(dtype: str) -> Callable[..., Any]:
     zero = scalar(0)
 
     def merge(pair, other):
-        # Infinity less infinity would be NaN.
+        # Infinity minus infinity would be NaN.
         distance = zero if other[0] == pair[0] else other[0] - pair[0]
         factor = scalar(decay(distance))
         if distance > zero:
@@ -201,7 +202,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
         return device_function(unroll(empty))
 
     def insert(state, value, index):
-        """The state with one more value; the last one falls out."""
+        """Insert one more value into the state; the last value is dropped."""
         values, places, is_in = (), (), False
         for j in static_range(count):
             held, held_index = state[j], state[count + j]
@@ -220,7 +221,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
         if of_magnitudes:
             value = abs(value)
         if count > 1:
-            # Most values come after all that are held: one comparison tells.
+            # Most values come after all values held, which one comparison finds out.
             if precedes(value, state[count - 1]) or state[2 * count - 1] == NO_PLACE:
                 state = insert(state, value, place)
         elif has_indices:
@@ -265,7 +266,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
 
 
 def _worst_value(reduction: Any, dtype: str) -> float:
-    """The value that precedes no other one."""
+    """Value that precedes no other value."""
     ascends = reduction.kind == "smallest"
     if dtype == "int32":
         limits = np.iinfo(dtype)
@@ -276,7 +277,7 @@ def _worst_value(reduction: Any, dtype: str) -> float:
 
 
 def _order(reduction: Any) -> Callable[..., bool]:
-    """Function (v, w) that is True if v comes before w; all NaN are equal.
+    """Make a function (v, w) that is True if v comes before w; all NaN are equal.
 
     Two comparisons are enough: `not v >= w` holds if v < w and if either of them is NaN.
     """
@@ -292,13 +293,13 @@ def _order(reduction: Any) -> Callable[..., bool]:
 def slot_count(
     config: Any, tile: tuple[int, int], reduction: Any, sizes: tuple[int, int], width: int
 ) -> int:
-    """Partial results of each row, or column, of an m x n result.
+    """Number of partial results per row, or per column, of an m x n result.
 
     Args:
         config: config of the kernel.
         tile: extents of a block's tile.
         sizes: m and n.
-        width: as `make_reduce_tile` takes it.
+        width: see `make_reduce_tile`.
     """
     (tile_m, tile_n), (m, n) = tile, sizes
     split_k = getattr(config, "split_k", 1)
@@ -309,11 +310,11 @@ def slot_count(
 
 
 def make_put_partial(epilogue: Any, dtype: str) -> Callable[..., Any]:
-    """A device function that writes a partial result to the buffers.
+    """Make a device function that writes a partial result to the buffers.
 
-    It takes the partial result, the matrix, its slot of so many, the line (a row or a column) of so
-    many, and the kernel's last parameter. In the buffers, lines lie side by side, slot after slot,
-    matrix after matrix; all best values are followed by all second ones.
+    It takes the partial result, the matrix, the slot and the number of slots, the line (a row or a
+    column) and the number of lines, and the kernel's last parameter. The buffers are indexed by
+    [matrix][slot][line]; the best values of all lines are followed by all second-best values.
     """
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
@@ -346,20 +347,21 @@ def make_reduce_tile(
     read_vector: Callable[..., Any],
     read_element: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """A device function by which a block reduces its part of the result in shared memory.
+    """Make a device function by which a block reduces its part of the result in shared memory.
 
-    It takes the place of that part, the thread, the matrix, the first row and column, m, n and the
-    last parameter. All threads of the block must have passed a barrier since it was written.
+    It takes the location of that part, the thread, the matrix, the first row and column, m, n and
+    the last parameter. All threads of the block must have passed a barrier since the part was
+    written.
 
     Args:
         epilogue: a `Fusion` with a reduction.
-        rows, tile_n: extents of what the block reduces.
+        rows, tile_n: extents of the part that the block reduces.
         split_k: blocks that share the rows of a tile.
         dtype: dtype of the elements.
         width: elements that are read at a time.
         read_vector: device function (where, row, col) -> a tuple of `width` neighbours in a row;
             col is a multiple of width.
-        read_element: device function (where, row, col) -> a tuple of one.
+        read_element: device function (where, row, col) -> a tuple of one element.
     """
     from numba import int32, int64
 
@@ -391,7 +393,7 @@ def make_reduce_tile(
                 for col in range(whole_end, end):
                     state = step(state, read_element(where, row, int32(col))[0], int32(col))
                 line = first_row + row
-                if axis is None:  # the index counts row by row, as the caller sees them
+                if axis is None:  # the index is row-major in the matrix that the caller sees
                     if is_transposed:
                         result = partial(state, tile_col * m + line, m)
                     else:

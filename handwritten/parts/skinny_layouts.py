@@ -1,8 +1,8 @@
 """Configs of kernels for few rows or columns, their tiles and tensor maps.
 
-The larger operand is the left factor, x, the other one the right factor, y. A panel of x is 64 rows
-of 128 bytes, one of y as many rows as the tile has columns; if y is MN-major, its rows are as wide
-as the tile has columns, and so is TMA's swizzle of them.
+The larger operand is the left factor, x; the other operand is the right factor, y. A panel of x has
+64 rows of 128 bytes; a panel of y has one such row per column of the tile. If y is MN-major, its
+rows have as many elements as the tile has columns, and TMA's swizzle has the same width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, TensorMap, operand_o
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
 TILE = 64  # rows of the left factor
-SUMS_ROW = (TILE + 4) * 4  # bytes of a column of sums in shared memory, padded against conflicts
+SUMS_ROW = (TILE + 4) * 4  # bytes per column of sums in shared memory, padded against conflicts
 
 
 class SkinnyConfig(BaseConfig):
@@ -31,7 +31,7 @@ class SkinnyConfig(BaseConfig):
     split_k: int
 
     dynamic_smem = True
-    partial_tiles: ClassVar[int] = 1  # that a block adds up at the end
+    partial_tiles: ClassVar[int] = 1  # partial tiles that a block adds up at the end
 
     @property
     def cluster(self) -> int:
@@ -39,7 +39,7 @@ class SkinnyConfig(BaseConfig):
 
     @property
     def tile_m(self) -> int:
-        """Rows of a tile, or columns if the result has few columns."""
+        """Rows of a tile of the result, or columns if the result has few columns."""
         return self.few
 
     @property
@@ -56,7 +56,7 @@ class Config(SkinnyConfig):
     """Tile of TILE rows of the left factor by `few` columns of the right one.
 
     Attributes:
-        panels: k of a stage, in multiples of 128 bytes.
+        panels: k per stage, in multiples of 128 bytes.
         split_k: blocks of a cluster that share the k of a tile.
     """
 
@@ -78,7 +78,7 @@ class Config(SkinnyConfig):
 
     @property
     def producers(self) -> int:
-        """Threads that fill the ring; of those for TMA one does."""
+        """Threads of the producer; with TMA only one of them fills the ring."""
         return 32
 
     @property
@@ -86,7 +86,7 @@ class Config(SkinnyConfig):
         return WARPGROUP + self.producers
 
     def tile_k(self, dtype: str) -> int:
-        """k of a stage."""
+        """k per stage."""
         return self.panels * ROW_BYTES // ITEM_BYTES[dtype]
 
     @property
@@ -94,7 +94,7 @@ class Config(SkinnyConfig):
         return self.panels * (TILE + self.few) * ROW_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of the ring, aligned to 1024, of barriers, of the sums that come from a cluster."""
+        """Bytes of the ring, aligned to 1024, of the barriers, and of the sums from a cluster."""
         return 1024 + self.stages * (self.stage_bytes + 16) + self.sums_bytes * (self.split_k > 1)
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -116,18 +116,18 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: a cluster for each tile of each matrix of the result."""
+    """Blocks to launch: one cluster per tile of each matrix of the result."""
     blocks: int = problem.batch * tiles_of(problem, *result_tile(config, problem)) * config.split_k
     return blocks
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """The left factor, then as `wgmma` has it."""
+    """Name of the left factor, then the variant of `wgmma`."""
     return large_operand(problem), *wgmma_layouts.variant(config, problem)
 
 
 def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
-    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
+    """Tensor maps of a and b, with the boxes that the producer copies; None if nothing is read."""
     if problem.k == 0:
         return None, None
     maps, panel_k = [], ROW_BYTES // ITEM_BYTES[problem.dtype]

@@ -18,11 +18,11 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 )
 
 WARPS = WARPGROUP // 32
-LINE_LAYOUTS = {"k": "k", "mn": "x", "any": "any"}  # as line_tiles calls them
+LINE_LAYOUTS = {"k": "k", "mn": "x", "any": "any"}  # the names that line_tiles has for layouts
 
 
 class Producer(NamedTuple):
-    """Device function of the threads behind the warpgroup.
+    """Device function of the threads that follow the consumer warpgroup.
 
     Attributes:
         produce: (thread, smem, full, empty, a, b, k, tile) fills a tile's stages.
@@ -36,7 +36,7 @@ class Producer(NamedTuple):
 def make_tma_producer(
     config: Config, dtype: str, large: str, x_innermost: str, y_innermost: str
 ) -> Producer:
-    """The producer of which one thread has TMA fetch panel after panel."""
+    """Make the producer in which one thread has TMA copy panel after panel."""
     from numba import int32
 
     from dxgemm.handwritten.parts import hopper
@@ -82,7 +82,7 @@ def make_tma_producer(
 
 
 def make_load_stage(tile: Any, panels: int, panel_k: int) -> Callable[..., Any]:
-    """A device function that loads a thread's chunks of a stage of a line tile, panel by panel."""
+    """Make a device function that loads a thread's chunks of a stage, panel by panel."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function
@@ -107,7 +107,7 @@ def make_load_stage(tile: Any, panels: int, panel_k: int) -> Callable[..., Any]:
 
 
 def make_extent(item_bytes: int) -> Callable[..., Any]:
-    """A device function: the address of a matrix, and those between which it is."""
+    """Make a device function: the addresses of a matrix's first element, lowest byte and end."""
     from dxgemm.handwritten.parts.intrinsics import device_function, global_address
 
     def extent(operand, matrix, step, k_step, count, k):
@@ -122,7 +122,7 @@ def make_extent(item_bytes: int) -> Callable[..., Any]:
 def make_lines_producer(
     config: Any, dtype: str, large: str, x_innermost: str, y_innermost: str
 ) -> Producer:
-    """The producer whose warpgroups copy stages in turn, through registers.
+    """Make the producer whose warpgroups copy stages in turn, through registers.
 
     Args:
         config: a `Config` of `skinny_shifted`.
@@ -141,7 +141,8 @@ def make_lines_producer(
     x_panel, y_panel = TILE * ROW_BYTES, few * ROW_BYTES
     y_threads, y_ahead = min(WARPGROUP, few * CHUNKS), max(few - WARPGROUP // CHUNKS, 0)
     step, warpgroups = config.warpgroups * tile_k, config.warpgroups
-    # Where a stage and so much behind it lie inside, so do the vectors around its chunks.
+    # If a stage and one chunk beyond it are inside the operand, so are the vectors that cover its
+    # chunks.
     x_whole, k_whole = TILE + CHUNK_BYTES // item_bytes, tile_k + CHUNK_BYTES // item_bytes
     x_tile = make_line_tile(LINE_LAYOUTS[x_innermost], "left", TILE, 16, WARPGROUP, item_bytes)
     y_tile = make_line_tile(LINE_LAYOUTS[y_innermost], "left", few, 16, y_threads, item_bytes)

@@ -1,4 +1,4 @@
-"""How a warpgroup multiplies out of the ring of the frame `skinny`: by wgmma, or multiply-adds."""
+"""Consumers of the ring of the frame `skinny`: a warpgroup multiplies by wgmma or multiply-adds."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE, Config
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, SWIZZLE_ROWS, make_after
 
-ROWS = 4  # of the left factor, a thread's; and k of a vector
+ROWS = 4  # rows of the left factor per thread; also k per vector
 ROW_GROUPS = TILE // ROWS
-COLS = 8  # that are multiplied together
+COLS = 8  # columns that are multiplied together
 
 
 class Consumer(NamedTuple):
     """Device functions of the warpgroup, of 128 threads.
 
     Attributes:
-        begin: () -> a thread's sums, of zeros.
-        consume: (sums, smem, full, empty, thread, stages to come) -> sums, after all of them.
-        put: (sums, smem, thread): write them to shared memory, [partial tile][column][row].
+        begin: () -> a thread's sums, all zero.
+        consume: (sums, smem, full, empty, thread, stages left) -> sums after all these stages.
+        put: (sums, smem, thread): write the sums to shared memory, [partial tile][column][row].
         arrivals: arrivals that free a stage.
     """
 
@@ -31,7 +31,7 @@ class Consumer(NamedTuple):
 
 
 def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
-    """The device functions of the warpgroup."""
+    """Make the device functions of a warpgroup that multiplies by wgmma."""
     from numba import float32, int32
 
     from dxgemm.handwritten.parts import hopper
@@ -41,7 +41,7 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
     kind, scalar = KINDS[dtype], int32 if dtype == "int8" else float32
     panels, stage_bytes, few = config.panels, config.stage_bytes, config.few
     sums_row = SUMS_ROW
-    x_panel, y_panel = TILE * ROW_BYTES // 16, few * ROW_BYTES // 16  # descriptors count so
+    x_panel, y_panel = TILE * ROW_BYTES // 16, few * ROW_BYTES // 16  # units of descriptors
     x_step = (TILE * ROW_BYTES if x_across else ROW_BYTES) // STEPS // 16
     y_step = (few * ROW_BYTES if y_across else ROW_BYTES) // STEPS // 16
     y_row = 2 * few if y_across else ROW_BYTES
@@ -58,7 +58,7 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
         previous: int32 = -1
         while left > 0:
             hopper.wait_barrier(int32(full + 8 * stage), parity)
-            # In a cluster, the bits above those of an address count blocks.
+            # In a cluster, the bits above those of an address hold the block's rank.
             place: int32 = (smem + stage * stage_bytes) // 16 & 0x3FFF
             x_desc: int32 = x_low + place
             y_desc: int32 = y_low + place + panels * x_panel
@@ -71,7 +71,7 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
                         kind, x_high, y_high, sums, x_at, y_at, x_across, y_across
                     )
             hopper.commit_wgmma()
-            hopper.wait_wgmma(1)  # the stage before is done, this one goes on
+            hopper.wait_wgmma(1)  # the previous stage is done, this one is still running
             if previous >= 0 and thread == 0:
                 hopper.arrive(int32(empty + 8 * previous))
             previous = stage
@@ -93,10 +93,11 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
 
 
 def make_read_x(x_across: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Two device functions: (row group, k group) -> place; (panel + place) -> a thread's elements.
+    """Make two device functions: (row group, k group) -> offset; (panel + offset) -> elements.
 
-    Element kk * ROWS + i is that of the thread's row i, at k = kk. K-major rows are ROW_GROUPS
-    apart, others neighbours. In TMA's swizzle vector v of row r of 128 bytes lies at v ^ r % 8.
+    Element kk * ROWS + i of a thread is that of its row i, at k = kk. The rows of a thread are
+    ROW_GROUPS apart if K-major, else adjacent. TMA's swizzle stores vector v of a row r of 128
+    bytes at slot v ^ r % 8.
     """
     from numba import float32, int32
 
@@ -104,7 +105,7 @@ def make_read_x(x_across: bool) -> tuple[Callable[..., Any], Callable[..., Any]]
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     step = ROW_GROUPS * ROW_BYTES
-    half_bytes = TILE // 2 * ROW_BYTES  # 32 rows of the operand, side by side
+    half_bytes = TILE // 2 * ROW_BYTES  # a panel of 32 rows of the operand, MN-major
 
     def place(row_group, k_group):
         if x_across:
@@ -130,10 +131,10 @@ def make_read_x(x_across: bool) -> tuple[Callable[..., Any], Callable[..., Any]]
 
 
 def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
-    """Two device functions, like those of `make_read_x`; and one for each COLS columns to read.
+    """Make device functions like those of `make_read_x`, one reader per COLS columns.
 
-    Element kk * COLS + j is that of column j, at k = kk. MN-major rows are of few elements: in the
-    swizzle of as many bytes vector v of row r lies at v ^ r * few // 32 % (few / 4).
+    Element kk * COLS + j is that of column j, at k = kk. MN-major rows have `few` elements: the
+    swizzle of that width stores vector v of row r at slot v ^ r * few // 32 % (few / 4).
     """
     from numba import float32, int32
 
@@ -141,7 +142,7 @@ def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     row_bytes = 4 * few
-    turn = few // 8  # by which four rows turn the vectors
+    turn = few // 8  # xor between the slots of a vector in rows that are four apart
 
     def place(k_group):
         if y_across:
@@ -175,7 +176,7 @@ def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
 
 
 def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
-    """The device functions of the warpgroup."""
+    """Make the device functions of a warpgroup that multiplies by fused multiply-adds."""
     from numba import cuda, float32, int32
 
     from dxgemm.handwritten.parts import hopper
@@ -190,7 +191,7 @@ def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool
     few, panels, stage_bytes = config.few, config.panels, config.stage_bytes
     x_panel, y_panel = TILE * ROW_BYTES, few * ROW_BYTES
     sums_row, sums_bytes = SUMS_ROW, config.sums_bytes
-    # Bytes from a thread's row to its next, and from a row group's first row to the next one's.
+    # Bytes from one row of a thread to its next row, and from one row group to the next.
     next_row, next_group = (4, 4 * ROWS) if x_across else (4 * ROW_GROUPS, 4)
     blocks = few // COLS
     place_x, read_x = make_read_x(x_across)

@@ -1,8 +1,9 @@
-"""The store of a skinny tile, whose sums lie in shared memory: of a cluster, to global memory.
+"""The store of a skinny tile: from the shared memory of all blocks of a cluster to global memory.
 
-In shared memory a tile is [y][x]. Elements, of four bytes, are few: each is stored by itself. Each
-block of a cluster adds up a share of them. All blocks write their sums for a share to the shared
-memory of its block, to places of their own, which is read once after a barrier, in their order.
+In shared memory a tile is [y][x]. Its elements, of four bytes, are few, and each is stored by
+itself. Each block of a cluster adds up a share of them. All blocks write their sums for a share to
+separate slots in the shared memory of its owner, which reads them once, after a barrier, in the
+order of the blocks.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 def make_store(
     config: Any, large_is_a: bool, acc_dtype: str, out_dtype: str, epilogue: Any = None
 ) -> Callable[..., None]:
-    """A device function: add up the tiles of a cluster, finish the elements and store them.
+    """Make a device function: add up the tiles of a cluster, finish the elements and store them.
 
-    It takes the address of this block's tile in shared memory, that of a buffer as large for the
-    sums of others, the thread, the `SkinnyTile`, and the kernel's last parameters. Blocks of a
-    cluster arrive at its barrier before, so as to have begun.
+    It takes the address of this block's tile in shared memory, that of a buffer of the same size
+    for the sums of other blocks, the thread, the `SkinnyTile`, and the kernel's last parameters.
+    The blocks of a cluster must have arrived at the cluster barrier before, as a sign that they
+    are running.
 
     Args:
         config: a `SkinnyConfig`.
-        large_is_a: True if the larger operand's rows are those of the result; else its columns.
+        large_is_a: True if the rows of the result are rows of the larger operand; else its columns.
         acc_dtype: dtype of sums, alpha and beta: "float32" or "int32".
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
@@ -51,7 +53,7 @@ def make_store(
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
     rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
     result = "float32" if out_dtype in NARROW else out_dtype
-    # Columns of the product for one of the result: neighbours along x, or along y.
+    # Columns of the product per column of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
@@ -60,7 +62,7 @@ def make_store(
     plus_c, put = make_plus_c(acc_dtype, out_dtype, taken), make_put_element(out_dtype)
 
     def locate(number, is_along_x):
-        """y and x of a piece, pieces being numbered as they lie in the result."""
+        """y and x of a piece; pieces are numbered along the contiguous direction of the result."""
         if is_along_x:
             y: int32 = number // pieces_x * y_taken
             x: int32 = number % pieces_x * x_taken
@@ -81,7 +83,7 @@ def make_store(
     read_piece = device_function(unroll(read_piece))
 
     def hand_out(tile, buffer, rank, thread, y_left, is_along_x):
-        """Write this block's sums to the blocks that add them up."""
+        """Write this block's sums to the shared memory of the blocks that add them up."""
         cluster_wait()
         for number in range(thread, pieces_x * pieces_y, threads):
             y, x = locate(int32(number), is_along_x)
@@ -95,7 +97,7 @@ def make_store(
     hand_out = device_function(unroll(hand_out))
 
     def add_up(buffer, place):
-        """A piece, summed over the cluster in the order of its blocks."""
+        """Sum of a piece over the cluster, in the order of its blocks."""
         sums = load_shared(scalar, taken, int32(buffer + place * piece_bytes), 0)
         for block in static_range(1, split_k):
             others = load_shared(
@@ -141,7 +143,7 @@ def make_store(
 
 
 def make_add_partial_tiles(config: Any) -> Callable[..., None]:
-    """A device function: add up a block's partial tiles, in their order, in place of the first.
+    """Make a device function that adds up a block's partial tiles, in order, into the first one.
 
     Args:
         config: a `SkinnyConfig`.

@@ -15,7 +15,7 @@ PIECE_ROWS = 16  # of a warp that are stored at a time
 
 
 class Result(NamedTuple):
-    """The kernel's parameters that stores read."""
+    """Parameters of the kernel that stores read."""
 
     alpha: Any
     beta: Any
@@ -31,9 +31,9 @@ class Store(NamedTuple):
     """Device functions of the consumers.
 
     Attributes:
-        begin: (result) -> what holds for all tiles.
+        begin: (result) -> `held`, a value that is the same for all tiles.
         store: (sums, smem, thread, tile, work, result, held): smem is the address of the shared
-            memory of all warps' stores.
+            memory for the stores of all warps.
     """
 
     begin: Callable[..., Any]
@@ -85,7 +85,7 @@ def make_store(
         )  # fmt: skip
 
     def begin(result):
-        """True if vectors can be stored; slots of a row, as the elements of a buffer tell."""
+        """True if vectors can be stored; for a reduction, slots per row, from a buffer's size."""
         if is_reduced:
             held = int32(result.extra[partials][1] // (count * result.m * result.batch))
         else:

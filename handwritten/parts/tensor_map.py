@@ -1,4 +1,4 @@
-"""Tensor maps before they are encoded: the description of an operand for TMA."""
+"""Descriptions of operands for TMA: tensor maps before they are encoded."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-ALIGNMENT_BYTES = 16  # of the base and of every stride but the innermost
-MOST_ELEMENTS = 2**31 - 512  # along one index: coordinates are signed, a tile may reach beyond
+ALIGNMENT_BYTES = 16  # alignment of the base and of every stride but the innermost
+MOST_ELEMENTS = 2**31 - 512  # per dimension: coordinates are signed, and a tile may reach beyond
 MOST_STRIDE_BYTES = 2**40
 ITEM_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """An operand as TMA sees it, innermost index first; its elements lie side by side.
+    """An operand as TMA reads it, innermost dimension first, which is contiguous.
 
     Attributes:
-        operand: "a" or "b", at whose address it begins.
-        element: "float16", "bfloat16", "int8", "float32" or "tfloat32"; TMA rounds float32 to the
-            last.
-        sizes: elements along each index.
-        stride_bytes: stride of each index but the innermost.
-        box: elements along each index that one copy takes.
+        operand: "a" or "b", whose address is the base.
+        element: "float16", "bfloat16", "int8", "float32" or "tfloat32"; for "tfloat32" TMA rounds
+            float32.
+        sizes: elements along each dimension.
+        stride_bytes: stride of each dimension but the innermost.
+        box: elements along each dimension of one copy.
     """
 
     operand: str
@@ -34,7 +34,7 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Operand:
-    """a (m x k) or b (k x n) as `along` m or n, and k. A stride of a single element is 0."""
+    """Operand a (m x k) or b (k x n): `along` is m or n; dimensions of size 1 have stride 0."""
 
     name: str
     item_bytes: int
@@ -78,12 +78,12 @@ class Operand:
         return None
 
     def tensor_map(self, element: str, box_along: int, box_k: int) -> TensorMap:
-        """The map for boxes of box_along x box_k elements of one matrix."""
+        """Tensor map for boxes of box_along x box_k elements of one matrix."""
         extents = [(self.k, self.k_stride, box_k), (self.along, self.along_stride, box_along)]
         if self.innermost == "mn":
             extents.reverse()
         (size, _, box), (rows, row_stride, box_rows) = extents
-        # A stride that is never taken must be valid all the same.
+        # The stride must be valid even if it is never used.
         if rows <= 1:
             row_stride = -(-size * self.item_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             row_stride //= self.item_bytes
@@ -98,7 +98,7 @@ class Operand:
         )
 
 
-_operand = lru_cache(maxsize=256)(Operand)  # a choice asks for the same two many times
+_operand = lru_cache(maxsize=256)(Operand)  # a choice needs the same two operands many times
 
 
 def operand_of(problem: Any, name: str) -> Operand:

@@ -1,4 +1,4 @@
-"""The order in which blocks take the tiles of a result, so that neighbours share what is in L2.
+"""The order in which blocks take the tiles of a result, so that neighbours share operands in L2.
 
 Source: CUTLASS, "Efficient GEMM in CUDA", for the threadblock swizzle.
 """
@@ -12,7 +12,7 @@ from dxgemm.handwritten.parts import triangle
 
 
 def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
-    """A device function: (index of a tile, tiles_m, tiles_n) -> matrix, first row, first column."""
+    """Make a device function: (tile index, tiles_m, tiles_n) -> matrix, first row, first column."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, divide
@@ -49,7 +49,7 @@ def make_share() -> Callable[..., Any]:
 def make_tile_map(
     tile_m: int, tile_n: int, swizzle_rows: int, stored: str
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`make_locate`, and a device function: (batch, tiles_m, tiles_n) -> tiles of all matrices.
+    """Make the function of `make_locate`, and (batch, tiles_m, tiles_n) -> tiles of all matrices.
 
     Args:
         stored: triangles of a symmetric result that are written; "" for another result.
@@ -63,7 +63,8 @@ def make_tile_map(
 
         @device_function
         def locate(index, tiles_m, tiles_n):
-            # Nothing of it is kept from tile to tile: registers are short in the main loop.
+            # `opaque` keeps no intermediate value live from tile to tile, because the main loop
+            # has no registers to spare.
             matrix, row, col = locate_lower(index, opaque(tiles_m), opaque(tiles_n))
             return matrix, int32(row * tile_m), int32(col * tile_n)
 

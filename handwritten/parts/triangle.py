@@ -1,13 +1,13 @@
 """Symmetric results: the tiles that meet the lower triangle, and the elements stored of each.
 
 C = A A^T has equal elements on both sides of its diagonal. A kernel computes the tiles that meet
-the lower triangle, where row >= column, and stores each of them as it lies, as its mirror image, or
-both. Of a tile that the diagonal crosses, the elements above it are computed and left out.
+the lower triangle, where row >= column. It stores each of them directly, as its mirror image, or
+both. In a tile that the diagonal crosses, the elements above it are computed and not stored.
 
-Tile rows come in groups, whose operands stay in L2. A group begins with the columns that all of its
-rows have, column by column; what its longer rows have beside them follows. A group is as high as a
-whole number of tile columns is wide. So each group has a constant number of tiles more than the one
-before it, whatever the tiles' shape.
+Tile rows are grouped, so that the operands of a group stay in L2. A group begins with the tile
+columns that all of its rows have, column by column; the rest of its longer rows follows. The height
+of a group is the width of a whole number of tile columns. So each group has a constant number of
+tiles more than the one before it, whatever the tiles' shape.
 Source: CUTLASS's rank-k updates, for tiles of one triangle.
 """
 
@@ -19,15 +19,15 @@ from math import gcd
 from typing import Any, NamedTuple
 
 TRIANGLES = ("both", "lower", "upper")
-OTHER = {"": "", "both": "both", "lower": "upper", "upper": "lower"}  # of the transposed result
+OTHER = {"": "", "both": "both", "lower": "upper", "upper": "lower"}  # for the transposed result
 
 
 class Side(NamedTuple):
     """Elements on one side of a diagonal: those with order * (row - column) >= least.
 
     Attributes:
-        repeats: True if the others may be stored too, unless c is read: another store writes the
-            same bits there.
+        repeats: True if the elements on the other side may be stored too, unless c is read:
+            another store writes the same bits there.
     """
 
     order: int
@@ -38,12 +38,12 @@ class Side(NamedTuple):
 def stores(
     triangle: str, epilogue: Any = None, commutes: bool = True
 ) -> tuple[tuple[bool, Side | None], ...]:
-    """Stores of a tile: True for its mirror image, and the elements of the tile that it writes.
+    """Stores of a tile: True for its mirror image, and the `Side` that the store writes.
 
-    None are all of them, as without a triangle. A tile that the diagonal crosses has equal elements
-    on both sides of it, so that each of its two stores may write all of it, which is quicker. With
-    c, or an epilogue that may read what it replaces, an element is stored once; and so it is if the
-    kernel does not commute: see `Kernel.commutes`.
+    A side of None means all elements, as without a triangle. A tile that the diagonal crosses has
+    equal elements on both sides of it, so that each of its two stores may write the whole tile,
+    which is faster. An element is stored only once with c, with an epilogue that may read the
+    element it replaces, and if the kernel does not commute: see `Kernel.commutes`.
     """
     repeats = epilogue is None and commutes
     written: dict[str, tuple[tuple[bool, Side | None], ...]] = {
@@ -55,15 +55,15 @@ def stores(
 
 
 def mirrored(side: Side | None) -> Side | None:
-    """The same elements, seen in the mirror image."""
+    """Side with the same elements, in coordinates of the mirror image."""
     return side and side._replace(order=-side.order)
 
 
 def make_keeps(side: Side | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions: True if an element is to be stored, and if a whole tile may be.
+    """Make two predicates: True if an element is to be stored, and if a whole tile may be stored.
 
     The first takes (row, column), the second the tile's first row and column, its extents and beta.
-    None stores everything.
+    With None everything is stored.
     """
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import unroll
@@ -84,7 +84,7 @@ def make_keeps(side: Side | None) -> tuple[Callable[..., Any], Callable[..., Any
 
 
 def group_rows(tile_m: int, tile_n: int, swizzle_rows: int) -> int:
-    """Tile rows of a group: at least swizzle_rows, as high as tile columns are wide."""
+    """Tile rows per group: at least swizzle_rows, and as high as whole tile columns are wide."""
     step = tile_n // gcd(tile_m, tile_n)
     return -(-swizzle_rows // step) * step
 
@@ -98,10 +98,11 @@ def tile_count(n: int, tile_m: int, tile_n: int) -> int:
 def make_tile_map(
     tile_m: int, tile_n: int, swizzle_rows: int
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions: the place of a tile, and the number of tiles of a matrix.
+    """Make two device functions, locate and count.
 
-    Both take the tiles of the whole matrix along m and n, the first after the index of a tile among
-    those of all matrices. It returns the matrix and the tile's row and column among the tiles.
+    locate(index, tiles_m, tiles_n) returns the matrix, the tile row and the tile column of a tile;
+    index is its index among the tiles of all matrices. count(tiles_m, tiles_n) returns the number
+    of tiles per matrix. tiles_m and tiles_n are those of the whole matrix.
     """
     from numba import int32
 
@@ -109,12 +110,12 @@ def make_tile_map(
     from dxgemm.handwritten.parts.unroll import unroll
 
     rows = group_rows(tile_m, tile_n, swizzle_rows)
-    step = rows * tile_m // tile_n  # tile columns that a group has more than the one before
+    step = rows * tile_m // tile_n  # additional tile columns per group
     more = rows * step
     first = sum(((line + 1) * tile_m - 1) // tile_n + 1 for line in range(rows))
 
     def columns(row, tiles_n):
-        """Tiles of a tile row."""
+        """Number of tiles in a tile row."""
         end: int32 = (row + 1) * tile_m - 1
         length: int32 = divide(end, int32(tile_n)) + 1
         return min(length, tiles_n)
@@ -142,7 +143,7 @@ def make_tile_map(
             group += 1
         row: int32 = group * rows
         height: int32 = min(rows, tiles_m - row)
-        common = columns(row, tiles_n)  # tile columns of all rows of the group
+        common = columns(row, tiles_n)  # tile columns that all rows of the group have
         if place < common * height:
             col = divide(place, height)
             return matrix, int32(row + place - col * height), col

@@ -1,25 +1,26 @@
-"""The rewriting of kernels before numba sees them: written once, they are compiled many times.
+"""Rewriting of kernels before numba compiles them: one source text is compiled for many configs.
 
-Loops. NVVM does not unroll the loop over a tile's k: its body is too long. Left rolled, the loop
-counts and compares on every step, and registers cannot be told apart by its counter. `static_range`
-writes it out, like `#pragma unroll`:
+Loops. NVVM does not unroll the loop over a tile's k, because its body is too long. A rolled loop
+counts and compares on every step, and its counter cannot index registers. `static_range` unrolls
+the loop in the source, like `#pragma unroll`:
 
     for kk in static_range(tile_k):
         if kk < tile_k - 1:
             a_next = load_shared(scalar, 4, a_address, (kk + 1) * row_bytes)
 
-Casts. numba computes integers in 64 bits; most of a kernel wants 32. The annotation of a name, or
-of a parameter, casts whatever is assigned to it, here and later: `left: int32 = k`, then
+Casts. numba computes integers in 64 bits; most of a kernel needs 32. An annotation on a name or a
+parameter casts every value assigned to it, there and later: `left: int32 = k`, then
 `left -= tile_k`.
 
-Steps. A function inside a kernel that takes nothing and returns nothing, such as `fetch`, is put in
-the place of its calls.
+Steps. A function inside a kernel that takes no arguments and returns nothing, such as `fetch`, is
+inlined at its calls.
 
-Functions. A tuple of device functions is indexed by a loop counter: `readers[i](extra[i])`.
+Functions. A loop counter may index a tuple of device functions: `readers[i](extra[i])`.
 
 Operands. A `gemm_kernel` takes a, b, c and out, each with `data`, `batch`, `row` and `col`: a
-pointer and the strides of its matrices, rows and columns, in elements. The launched kernel has a
-parameter for each. As an argument, such as in `store(c, out)`, an operand is an `Operand`.
+pointer and the strides between its matrices, rows and columns, in elements. The launched kernel has
+one parameter for each of these. As an argument, such as in `store(c, out)`, an operand is an
+`Operand`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Operand(NamedTuple):
 _OPERANDS = ("a", "b", "c", "out")
 _STRIDES = tuple(f"stride_{field}" for field in Operand._fields[1:])
 _OWN = (*_OPERANDS, "alpha", "beta", "m", "n", "k", "batch", "extra")
-# Those of `dxgemm.compiler.PARAMETERS`: what changes from call to call comes first.
+# The order is that of `dxgemm.compiler.PARAMETERS`: parameters that change between calls are first.
 _FLAT = (
     *(f"{operand}_gmem" for operand in _OPERANDS),
     *_OWN[4:10],
@@ -55,11 +56,11 @@ _FLAT = (
 )
 _FOLDED = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Subscript, ast.Attribute)
 _CASTS = ("int32", "int64", "float32")
-_SHARED = (ast.expr_context, ast.operator, int, str)  # parts of nodes that copies have in common
+_SHARED = (ast.expr_context, ast.operator, int, str)  # parts of nodes that copies share
 
 
 def gemm_kernel(function: Callable[..., None]) -> Callable[..., None]:
-    """A kernel, with its operands as parameters of their own and `unroll` applied.
+    """Make a kernel: expand its operands into single parameters and apply `unroll`.
 
     Args:
         function: takes (a, b, c, out, alpha, beta, m, n, k, batch, extra).
@@ -72,14 +73,14 @@ def gemm_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def unroll(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a device function with its `static_range` loops written out and its names cast.
+    """Copy a device function with its `static_range` loops unrolled and its annotations as casts.
 
-    What is known when the function is made (numbers, strings and tuples of its closure, loop
-    counters, and what is computed from these alone) becomes a literal, and an `if` on such a value
-    keeps only the branch that is taken.
+    Values known when the function is made become literals: numbers, strings and tuples of its
+    closure, loop counters, and expressions of these. An `if` on such a value keeps only the branch
+    that is taken.
 
     Args:
-        function: defined by `def`, with its source at hand.
+        function: a function defined by `def`, whose source is available.
 
     Raises:
         NameError: the bounds of a static_range are not known when the function is made.
@@ -94,11 +95,11 @@ def device(function: Callable[..., Any]) -> Any:
     return device_function(unroll(function))
 
 
-_sources: dict[int, tuple[CodeType, str]] = {}  # by the address of the code, which is kept
+_sources: dict[int, tuple[CodeType, str]] = {}  # by the id of the code object, which is kept alive
 
 
 def _source(function: Callable[..., Any]) -> str:
-    """Source of a function, read once for all that are made of its code."""
+    """Source of a function, read once for all functions that share its code object."""
     code = function.__code__
     if id(code) not in _sources:
         _sources[id(code)] = code, textwrap.dedent(inspect.getsource(function))
@@ -127,7 +128,8 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
         known["Operand"] = Operand
     variable = {argument.arg for argument in definition.args.args} | _assigned(definition)
     constants = {name: value for name, value in known.items() if name not in variable}
-    # Functions of tuples get names of their own: in numba, a tuple of functions is experimental.
+    # Functions in tuples get names of their own, because tuples of functions are experimental in
+    # numba.
     functions = {
         f"{name}[{index}]": entry
         for name, entries in constants.items()
@@ -136,7 +138,7 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
         if callable(entry)
     }
     unrolled = _Unroller(constants | functions).visit(definition)
-    # Numbers of lines stay those of the file, so that numba's errors point to the kernel's source.
+    # Line numbers stay those of the file, so that numba's errors point to the kernel's source.
     ast.increment_lineno(unrolled, function.__code__.co_firstlineno - 1)
     module = ast.fix_missing_locations(ast.Module([unrolled], []))
     namespace = known | functions
@@ -151,7 +153,7 @@ def _assigned(definition: ast.FunctionDef) -> set[str]:
 
 
 def _inline_steps(definition: ast.FunctionDef) -> None:
-    """Put the bodies of functions without parameters in the place of their calls."""
+    """Inline functions without parameters at their calls."""
     steps = {
         node.name: [line for line in node.body if not isinstance(line, ast.Nonlocal)]
         for node in definition.body
@@ -229,7 +231,7 @@ def _cast_names(definition: ast.FunctionDef) -> set[str]:
 
 
 class _Operands(ast.NodeTransformer):
-    """`a.row` becomes a parameter, and a bare `a` an `Operand` of all four."""
+    """Replace `a.row` by a parameter, and a bare `a` by an `Operand` of its four parameters."""
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         if not (isinstance(node.value, ast.Name) and node.value.id in _OPERANDS):
@@ -270,7 +272,7 @@ class _Unroller(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
-        """Leave out the parts of a condition that are known and do not decide it."""
+        """Drop the parts of a condition that are known and do not decide it."""
         self.generic_visit(node)
         neutral = isinstance(node.op, ast.And)
         values = [v for v in node.values if not (_is_known(v) and bool(v.value) is neutral)]
@@ -317,7 +319,7 @@ class _Unroller(ast.NodeTransformer):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
             parts = [self._value(part) for part in node.values]
             if any(is_known and not value for is_known, value in parts):
-                return True, False  # whatever the others are
+                return True, False  # regardless of the other parts
         if not self._is_computable(node):
             return False, None
         if isinstance(node, ast.Name):
@@ -325,7 +327,7 @@ class _Unroller(ast.NodeTransformer):
         return True, eval(_expression(node), {}, self._constants)
 
     def _is_computable(self, node: ast.AST) -> bool:
-        """True if an expression has no calls, and names of literals alone."""
+        """True if an expression has no calls, and only names of literals."""
         if isinstance(node, ast.Name):
             return _is_literal(self._constants.get(node.id, self._constants))
         if isinstance(node, ast.Call):
@@ -355,14 +357,14 @@ def _expression(node: Any) -> Any:
 
 
 def _nodes(value: Any) -> list[ast.AST]:
-    """Nodes in an attribute of a node: one, a list of them, or none."""
+    """Nodes in an attribute of a node: one node, a list of nodes, or none."""
     if isinstance(value, ast.AST):
         return [value]
     return [item for item in value if isinstance(item, ast.AST)] if isinstance(value, list) else []
 
 
 def _copied(value: Any) -> Any:
-    """Copy of a node and all below it, with their lines; other values are the same."""
+    """Deep copy of a node, with line numbers; other values are returned unchanged."""
     if isinstance(value, list):
         return [_copied(item) for item in value]
     if not isinstance(value, ast.AST):

@@ -1,4 +1,4 @@
-"""Problems that wgmma can compute, and the tensor maps by which TMA reads their operands."""
+"""Problems that wgmma can compute, and the tensor maps with which TMA reads their operands."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dxgemm.handwritten.parts.kernel import tiles_of
 from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
-LEAST_TILE = 64  # rows and columns
-TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+LEAST_TILE = 64  # least rows and columns of a tile
+TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters that follow those of every kernel
 
 
 def stage_k(dtype: str) -> int:
-    """k of a stage."""
+    """k per stage."""
     return ROW_BYTES // ITEM_BYTES[dtype]
 
 
@@ -22,7 +22,7 @@ def supports_sizes(problem: Any, products: int = 1) -> str | None:
 
     Args:
         problem: the problem.
-        products: products of each matrix, see `place`.
+        products: products per matrix, see `place`.
     """
     tiles = problem.batch * products * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
     if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
@@ -57,9 +57,10 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype, triangle, "sliced" if k is.
+    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; its triangle; "sliced".
 
-    The latter three are left out where they are the operands' dtype, and empty.
+    Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
+    sliced.
     """
     lies = _innermost(problem)
     if problem.slices > 1:
@@ -79,12 +80,12 @@ def block_count(config: Any, problem: Any) -> int:
 
 
 def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
-    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
+    """Tensor maps of a and b, with the boxes that the producer copies; None if nothing is read."""
     if problem.k == 0:
         return None, None
     row_items = stage_k(problem.dtype)
     element = "tfloat32" if problem.dtype == "float32" else problem.dtype
-    # Extents of tiles, and blocks that share one: each of these fetches some of its rows.
+    # The extent of a tile, and the number of blocks that share it: each fetches some of its rows.
     extents = [(config.tile_m, 1), (config.tile_n, config.cluster)]
     if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
         extents.reverse()
@@ -100,7 +101,7 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
 def packed_map(
     name: str, element: str, inner: int, rows: int, matrices: int, row_items: int, box_rows: int
 ) -> TensorMap:
-    """The map of an operand of a workspace: rows of `inner` items, `row_items` apart."""
+    """Tensor map of an operand in a workspace: rows of `inner` items, `row_items` apart."""
     item_bytes = {"int8": 1, "tfloat32": 4}.get(element, 2)
     row_bytes = row_items * item_bytes
     return TensorMap(
@@ -124,6 +125,6 @@ def is_exchanged(
 ) -> bool:
     """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b.
 
-    A config may ask for it, too, but not for the triangle of a symmetric result.
+    A config may request it too, but not for the triangle of a symmetric result.
     """
     return (dtype == "float32" and b_innermost == "mn") or (config.is_turned and not stored)

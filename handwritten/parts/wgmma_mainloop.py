@@ -1,7 +1,7 @@
-"""The main loops of `wgmma`, out of the stages of `wgmma_ring`: the `multiply` of the frame `tma`.
+"""Main loops by wgmma over the stages of `wgmma_ring`: the `multiply` of the frame `tma`.
 
 wgmma reads 16-bit operands K-major or MN-major from shared memory. tf32 and int8 must be K-major
-there, but the left operand of tf32 may come from registers.
+there, but the left operand of tf32 may be in registers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}
 
 
 def make_free(config: Any) -> Callable[..., Any]:
-    """A device function: tell this block, and its partner, that a stage has been read."""
+    """Make a device function that tells this block, and its partner, that a stage has been read."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts import hopper
@@ -42,14 +42,15 @@ def make_free(config: Any) -> Callable[..., Any]:
 
 
 def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
-    """A device function of the consumers: the sums of a tile.
+    """Make the device function of the consumers that computes the sums of a tile.
 
-    It takes the addresses of the stages and their barriers, the thread, the tile's stages, and the
-    next stage with the parity of its phase. It returns the sums, and the stage after.
+    It takes the addresses of the stages and their barriers, the thread, the tile's number of
+    stages, and the next stage with the parity of its phase. It returns the sums, and the stage
+    after the last one with its parity.
 
     Args:
         config: a `WgmmaConfig`.
-        kind: of wgmma; "s8" has sums in int32, the others in float32.
+        kind: kind of wgmma; sums are int32 for "s8", else float32.
         a_across, b_across: True for MN-major operands.
     """
     if kind == "tf32" and a_across:
@@ -63,11 +64,11 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     scalar, items = int32 if kind == "s8" else float32, config.tile_n // 2
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
-    # Each strip of rows of a stage of a is 64 of ROW_BYTES, or a panel.
+    # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
     strip_bytes = WARPGROUP_ROWS * ROW_BYTES
     group_bytes = 0 if is_pingpong else strip_bytes
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
-    # Descriptors count in 16 bytes.
+    # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
     stage_step = config.stage_bytes // 16
@@ -75,7 +76,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     after = make_after(config.stages)
 
     def multiply_step(acc, a_part, b_part):
-        """Issue a step of every strip of rows, whose sums follow one another."""
+        """Issue one step for every strip of rows; the sums of the strips are concatenated."""
         sums = ()
         for strip in static_range(strips):
             one = acc[strip * items : strip * items + items]
@@ -90,7 +91,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
         group: int32 = thread // WARPGROUP
         a_desc: int32 = low + (smem + group * group_bytes) // 16
         b_desc: int32 = low + (smem + a_bytes) // 16
-        if is_paired:  # the bits above those of an address count blocks
+        if is_paired:  # the bits above those of an address hold the block's rank
             a_desc = low + ((smem + group * group_bytes) // 16 & 0x3FFF)
             b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
         acc = zeros(scalar, strips * items)
@@ -106,13 +107,13 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
                 b_part: int32 = b_at + step * b_step
                 acc = multiply_step(acc, a_part, b_part)
             hopper.commit_wgmma()
-            hopper.wait_wgmma(1)  # the k tile before is done, this one goes on
+            hopper.wait_wgmma(1)  # the previous k tile is done, this one is still running
             if left < k_tiles and member == 0:
                 free(empty + 8 * previous)
             previous = stage
             left -= 1
             stage, parity = after(stage, parity)
-        if is_pingpong and member == 0:  # no more stages to wait for: the other warpgroup's turn
+        if is_pingpong and member == 0:  # all stages are issued: the other warpgroup's turn
             hopper.arrive(empty + 8 * stages + 8 * (1 - group))
         acc = hopper.wait_wgmma_of(0, acc)
         if k_tiles > 0 and member == 0:
@@ -123,10 +124,10 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
 
 def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
-    """`make_multiply` for tf32 with an MN-major a, read while the step before is multiplied.
+    """`make_multiply` for tf32 with an MN-major a, read while the previous step is multiplied.
 
     A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
-    apart, so that the 16 lanes that are served together meet all banks.
+    apart, so that the 16 lanes that are served together access all banks.
     """
     from numba import float32, int32
 
@@ -147,7 +148,7 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
         member: int32 = thread % WARPGROUP
         warp: int32 = member // 32
         lane: int32 = thread % 32
-        piece: int32 = warp % 2 * 2 + lane // 16 + lane // 8 % 2 * 4  # of 16 bytes in a row
+        piece: int32 = warp % 2 * 2 + lane // 16 + lane // 8 % 2 * 4  # 16-byte piece of a row
         frags: int32 = smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)
         frags = frags + warp // 2 * panel_bytes + lane // 4 % 2 * 8
         frags = frags + lane % 4 * ROW_BYTES + (piece ^ (lane % 4)) * 16
@@ -159,7 +160,7 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
             hopper.wait_barrier(int32(full + 8 * stage), parity)
             upper: int32 = frags + stage * stage_bytes
             b_at: int32 = b_desc + stage * stage_step
-            lower: int32 = upper ^ 64  # four rows on, the swizzle exchanges the halves of a row
+            lower: int32 = upper ^ 64  # four rows below, the swizzle swaps the halves of a row
             for step in static_range(STEPS):
                 a_frag = load_shared(float32, 2, upper, step * frag_step) + load_shared(
                     float32, 2, lower, step * frag_step + 4 * ROW_BYTES
@@ -168,7 +169,7 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
                 b_part: int32 = b_at + step * b_step
                 acc = hopper.wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
                 hopper.commit_wgmma()
-                hopper.wait_wgmma_of(1, last_frag)  # the step before is done, this one goes on
+                hopper.wait_wgmma_of(1, last_frag)  # the previous step is done, this one is running
                 last_frag = a_frag
                 if step == 0 and left < k_tiles and member == 0:
                     hopper.arrive(int32(empty + 8 * previous))

@@ -1,10 +1,10 @@
-"""The ring of stages of the frame `tma`, and what TMA fetches for it: the `load` of that frame.
+"""The ring of stages of the frame `tma`, and the copies by TMA into it: the `load` of that frame.
 
 Each stage has a barrier that completes when the stage is full, and one that completes when all
-consumers have read it. A stage is the tiles of all parts of a, then those of b, each ROW_BYTES deep
-along k. A K-major operand is rows of ROW_BYTES, one for each row of a or column of b. An MN-major
-operand comes in panels: rows of ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte
-pieces of every eight rows (the 128-byte swizzle), as wgmma expects them.
+consumers have read it. A stage holds the tiles of all parts of a, then those of b, each ROW_BYTES
+deep along k. A K-major operand is stored in rows of ROW_BYTES, one per row of a or column of b. An
+MN-major operand is stored in panels: rows of ROW_BYTES along m or n, one per k. TMA permutes the
+16-byte pieces of every eight rows (the 128-byte swizzle), as wgmma expects.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-ROW_BYTES = 128  # a row in shared memory: span of the swizzle, and depth of a stage
+ROW_BYTES = 128  # bytes of a row in shared memory: span of the swizzle, and depth of a stage
 SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
 WARPGROUP = 128
 WARPGROUP_ROWS = 64  # rows of the result that wgmma computes
-STEPS = 4  # wgmma takes a quarter of a stage at a time
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
+STEPS = 4  # steps per stage: one wgmma multiplies a quarter of it
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind of wgmma
 
 
 def make_init_ring(
     stages: int, frees: int, fills: int = 1, has_turns: bool = False
 ) -> Callable[..., Any]:
-    """A device function: (full, empty) -> initialize the barriers of all stages, by one thread.
+    """Make a device function (full, empty): one thread initialises the barriers of all stages.
 
     Args:
         frees, fills: arrivals that free and that fill a stage.
-        has_turns: True for two more barriers behind them, by which warpgroups take turns.
+        has_turns: True for two more barriers after these, by which warpgroups take turns.
     """
     from numba import cuda
 
@@ -49,12 +49,12 @@ def make_init_ring(
 
 
 def make_after(stages: int) -> Callable[..., Any]:
-    """A device function: (stage, parity of its phase) -> the same of the next stage of the ring."""
+    """Make a device function: (stage, parity of its phase) -> the same for the next stage."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
     def after(stage, parity):
-        """The next stage of the ring, and the parity of its phase."""
+        """Next stage of the ring, and the parity of its phase."""
         stage = int32(stage + 1)
         if stage == stages:
             return int32(0), int32(parity ^ 1)
@@ -64,7 +64,7 @@ def make_after(stages: int) -> Callable[..., Any]:
 
 
 def make_skip(stages: int) -> Callable[..., Any]:
-    """A device function: (stage, parity, count) -> the stage `count` after one, and its parity."""
+    """Make a device function: (stage, parity, count) -> the stage `count` later, and its parity."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
@@ -77,7 +77,7 @@ def make_skip(stages: int) -> Callable[..., Any]:
 
 
 def make_corner() -> Callable[..., Any]:
-    """A device function: coordinates at which TMA finds a box of an operand."""
+    """Make a device function: coordinates of a box of an operand for TMA."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
@@ -93,14 +93,14 @@ def make_corner() -> Callable[..., Any]:
 def make_fetch_operand(
     extent: int, tile_k: int, is_across: bool, is_shared: bool = False
 ) -> Callable[..., Any]:
-    """A device function: have TMA fill a part of a stage with a tile of one operand.
+    """Make a device function that has TMA copy a tile of one operand into a part of a stage.
 
     Args:
-        extent: rows of a tile of a, or columns of one of b.
-        tile_k: k of a stage.
-        is_across: True for an MN-major operand, which comes in panels.
-        is_shared: True if two blocks read the same tile: each fetches half of its rows for both,
-            which are k of a panel.
+        extent: rows of a tile of a, or columns of a tile of b.
+        tile_k: k per stage.
+        is_across: True for an MN-major operand, which is stored in panels.
+        is_shared: True if two blocks read the same tile: each fetches half of its rows (of the k
+            of each panel) for both.
     """
     from numba import cuda, int32
 
@@ -138,9 +138,9 @@ class Load(NamedTuple):
 
     Attributes:
         begin: () -> the tensor maps of a and b.
-        select: (work, tile, maps) -> those of a tile; maps are those of the tile before.
+        select: (work, tile, maps) -> the tensor maps of a tile; `maps` are the previous tile's.
         fetch: (stage_smem, barrier, tile, depth, maps): have TMA fill a stage from k = depth on.
-        stage_bytes: bytes that arrive for it.
+        stage_bytes: bytes that arrive per stage.
     """
 
     begin: Callable[..., Any]
@@ -157,14 +157,14 @@ def make_load(
     names: tuple[str, ...] | None,
     parts: int = 1,
 ) -> Load:
-    """Boxes of a and b by the kernel's tensor maps, or by those of a tile's group.
+    """Make the load of boxes of a and b, by the kernel's tensor maps or those of a tile's group.
 
     Args:
         config: a `WgmmaConfig`.
-        tile_k: k of a stage.
+        tile_k: k per stage.
         a_across, b_across: True for MN-major operands.
-        names: parameters of the tensor maps; None for those in a table, see `group_table`.
-        parts: matrices whose sum is a matrix of a or b, one after the other.
+        names: parameters of the tensor maps; None for maps in a table, see `group_table`.
+        parts: number of consecutive matrices whose sum is a matrix of a or b.
     """
     from numba import int32
 
@@ -179,14 +179,14 @@ def make_load(
 
     by_table, (a_name, b_name) = names is None, names or ("", "")
     a_bytes = config.tile_m * ROW_BYTES
-    # Panels are whole, the last one too.
+    # All panels are complete, the last one too.
     b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
     fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
     fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, config.is_paired)
 
     def begin():
         if by_table:
-            maps = 0, 0, int32(-1)  # and the group that they are of
+            maps = 0, 0, int32(-1)  # the last item is the group of the maps
         else:
             maps = tensor_map(a_name), tensor_map(b_name)
             prefetch_tensor_map(maps[0])

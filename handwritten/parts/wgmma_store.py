@@ -1,9 +1,9 @@
 """The store of a warp's 16 rows of a tile: the fastest of four that rows, edges and dtype allow.
 
-The sums are as `wgmma` leaves them, or several `mma.sync` side by side. Vectors of 16 bytes need
-aligned lines, and edges of the result that lie between vectors. 16-bit results without c are
-rounded on their way through shared memory (`rounded_store`); others go through it chunk by chunk
-(`chunk_store`), and what allows no vectors is stored by elements.
+The sums have the layout of `wgmma`, or of several adjacent `mma.sync`. Vectors of 16 bytes need
+aligned lines, and edges of the result that do not cut a vector. 16-bit results without c are
+rounded and pass through shared memory (`rounded_store`). Other results pass through it chunk by
+chunk (`chunk_store`). Where vectors are not possible, elements are stored one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dxgemm.handwritten.parts.triangle import OTHER, Side, make_keeps, stores
 
 
 def reads_lines(epilogue: Any) -> bool:
-    """True if an epilogue reads, writes or merges whole lines, which threads then share out."""
+    """True if an epilogue reads, writes or merges whole lines, which threads divide among them."""
     return epilogue.pair_stage is not None or any(
         operand.kind == "output" or (operand.has_rows and operand.access != "same")
         for operand in epilogue.stage_operands
@@ -43,18 +43,19 @@ def make_store_tile(
     commutes: bool = True,
     chunk_bytes: int = STORE_BYTES,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
+    """Make the device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
-    allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
-    writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on. A tile
-    of a symmetric result is stored as it lies, as its mirror image, or both: see `triangle.stores`.
+    allows_vectors(m, n, beta, c, out) is True if 16 bytes can be accessed at a time. store_tile
+    applies the epilogue to alpha * acc + beta * c and writes it from row `top` and column `col` of
+    a matrix on. A tile of a symmetric result is stored directly, as its mirror image, or both: see
+    `triangle.stores`.
 
     Args:
         along_rows: False if the result is the transposed product.
         rows_are_split, epilogue, acc_dtype: see `make_store_chunk`.
         stored: triangles of a symmetric result that are written; "" for all of another result.
         commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
-        chunk_bytes: of shared memory for each warp.
+        chunk_bytes: bytes of shared memory per warp.
     """
 
     def make(along_rows: bool, side: Side | None = None) -> Any:
@@ -71,7 +72,7 @@ def make_store_tile(
     from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
 
     kinds = stores(stored if along_rows else OTHER[stored], epilogue, commutes)
-    # A mirror image is the same tile in the transposed result.
+    # A mirror image is the same tile of the transposed result.
     store_tiles = tuple(make(along_rows is not is_mirrored, side) for is_mirrored, side in kinds)
     are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
 
@@ -80,8 +81,8 @@ def make_store_tile(
     def store_tile(
         acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
     ):
-        # The sums stay in their registers for two stores. What these need beside them is computed
-        # there, not kept from tile to tile.
+        # The sums stay in their registers for both stores. Other values are recomputed in each:
+        # keeping them live from tile to tile would cost registers.
         for i in static_range(len(store_tiles)):
             lane, chunk_smem, matrix = opaque(lane), opaque(chunk_smem), opaque(matrix)
             top, col, m, n = opaque(top), opaque(col), opaque(m), opaque(n)
@@ -98,12 +99,12 @@ def make_store_tile(
 
 
 def item_bytes(out_dtype: str) -> int:
-    """Bytes of an element of the result."""
+    """Bytes per element of the result."""
     return {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
 
 
 def make_allows_vectors(out_bytes: int, along_rows: bool) -> Callable[..., bool]:
-    """A device function: (m, n, beta, c, out) -> True if 16 bytes can be accessed at a time."""
+    """Make a device function: (m, n, beta, c, out) -> True if 16-byte accesses are possible."""
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import global_address
@@ -118,7 +119,7 @@ def make_allows_vectors(out_bytes: int, along_rows: bool) -> Callable[..., bool]
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(m, n, beta, c, out):
-        # Vectors that lie whole inside the result or whole outside of it.
+        # Every vector is entirely inside the result or entirely outside of it.
         has_vectors = (n if along_rows else m) * out_bytes % 16 == 0
         has_vectors &= fits(out)
         if beta != 0:
@@ -138,7 +139,7 @@ def _make_side(
     side: Side | None,
     chunk_bytes: int,
 ) -> Callable[..., None]:
-    """The function store_tile of `make_store_tile`, for the elements on one side."""
+    """Make the function store_tile of `make_store_tile`, for the elements on one side."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -149,14 +150,14 @@ def _make_side(
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     out_bytes = item_bytes(out_dtype)
     chunks = tile_n // CHUNK_COLS
-    # With a in registers and lines along its rows, edges would take registers of the mainloop.
+    # With a in registers and lines along its rows, edges would cost registers in the main loop.
     has_edges = not rows_are_split or not along_rows
     is_fused, is_whole = epilogue is not None, side is None
     read_chunk, store_chunk, store_elements = make_store_chunk(
         out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, side
     )
     rounds_first = out_bytes == 2 and along_rows
-    if is_fused:  # mirror images are finished by `store_chunk`, which may round another way
+    if is_fused:  # `store_chunk` finishes mirror images, and may round differently
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
     store_rounded = None
     if rounds_first:
@@ -176,7 +177,7 @@ def _make_side(
         c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
         out_chunk_bytes = CHUNK_COLS // col_taken * out_col_bytes
         c_chunk_bytes = CHUNK_COLS * c_col_bytes
-        # Vectors alone use these, which have lines below LONGEST_LINE.
+        # Only vector accesses use these; their lines are below LONGEST_LINE.
         out_line_bytes = low_word(out_row_bytes if along_rows else out_col_bytes)
         c_line_bytes = low_word(c_row_bytes if along_rows else c_col_bytes)
         c_at = global_address(c.data) + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
@@ -193,7 +194,7 @@ def _make_side(
         if not is_whole:
             are_vectors = are_vectors and keeps_tile(top, col, SPLIT_ROWS, tile_n, beta)
         if is_turned:
-            above: int32 = (cuda.threadIdx.x & 127) // LANES * 16  # rows of the warps before
+            above: int32 = (cuda.threadIdx.x & 127) // LANES * 16  # rows of the preceding warps
             turns = has_vectors and beta == 0 and keeps_tile(top - above, col, 64, tile_n, beta)
 
         def step_chunk():
@@ -208,7 +209,7 @@ def _make_side(
             for chunk in static_range(chunks):
                 left: int32 = col + chunk * CHUNK_COLS
                 now = operands
-                if chunk < chunks - 1:  # on their way while this chunk is stored
+                if chunk < chunks - 1:  # the next operands arrive while this chunk is stored
                     operands = read_chunk(
                         lane, rows, int32(cols - CHUNK_COLS), matrix, top, int32(left + CHUNK_COLS),
                         extra,
@@ -220,12 +221,12 @@ def _make_side(
                 step_chunk()
 
         def store_each():
-            """Store each chunk as it allows: as vectors, by elements, or not at all."""
+            """Store each chunk by vectors or by elements, as possible, or not at all."""
             for chunk in static_range(chunks):
                 left: int32 = col + chunk * CHUNK_COLS
                 keeps_chunk = keeps_tile(top, left, SPLIT_ROWS, CHUNK_COLS, beta)
                 if not is_whole and has_vectors and keeps_chunk:
-                    # Of a tile that the diagonal crosses, a chunk that it does not cross.
+                    # The diagonal crosses the tile, but not this chunk.
                     operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                     store_chunk(
                         acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
