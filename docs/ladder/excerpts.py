@@ -19,12 +19,11 @@ class Excerpt(NamedTuple):
 
 
 EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
-    "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("while left > 0", "left -= 1")),
+    "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("a_index = matrix", "left -= 1")),
     "coalesced": (Excerpt("row = tile //", "col = tile %"),),
     "shared_tile": (Excerpt("while left > 0", "left -= tile_k"),),
     "thread_tile_1d": (
-        Excerpt("thread_row, thread_col = thread", "thread_row, thread_col = thread"),
-        Excerpt("a_row, a_col = thread", "b_row, b_col = thread"),
+        Excerpt("thread_row, thread_col = thread", "b_row, b_col = thread"),
         Excerpt("while left > 0", "left -= tile_k"),
     ),
     "thread_tile_2d": (Excerpt("while left > 0", "left -= tile_k"),),
