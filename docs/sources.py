@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import sys
@@ -85,4 +86,12 @@ def page_text(path: str) -> str:
     text = (REPOSITORY / path).read_text()
     if path.endswith(".md"):
         return text
+    if path.endswith(".ipynb"):
+        return "\n\n".join(map(cell_text, json.loads(text)["cells"]))
     return f"# {posixpath.basename(path)}\n\n```python\n{text}```\n"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    """A notebook's cell, without its outputs."""
+    source = "".join(cell["source"])
+    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"

@@ -1,9 +1,10 @@
 """Every code block of README and the pages runs here, or says why it does not.
 
 Blocks with prompts are doctests. Other Python is executed, a page's blocks after each other in one
-namespace; where there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is
-a block that begins with such a line. Excerpts of kernel files stand in those files. Lines that
-begin with `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
+namespace. It is empty for README and quickstart, whose blocks a newcomer pastes in order. Where
+there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is a block that
+begins with such a line. Excerpts of kernel files stand in those files. Lines that begin with
+`dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_GPU = re.compile(r"#.*needs a GPU$")
+PASTED_IN_ORDER = {"README.md", "docs/quickstart.md"}
 # What these do cannot be tried here.
 INSTALLERS = {"git", "make", "pip"}
 QUICK_COMMANDS = {"explain", "implementations", "info", "cache"}
@@ -127,6 +129,19 @@ def names_of_jax() -> dict[str, Any]:
     return names | {"x": jnp.ones((3, 5)), "weight": jnp.ones((4, 5)), "bias": jnp.ones(4)}
 
 
+def no_names() -> dict[str, Any]:
+    """Namespace for pages that define all that they use."""
+    return {}
+
+
+def no_names_but_torch() -> dict[str, Any]:
+    """The same for their blocks that import torch, and put tensors on a GPU if there is one."""
+    torch = pytest.importorskip("torch")
+    if simulator_enabled() and torch.cuda.is_available():
+        pytest.skip("the simulator takes tensors in host memory")
+    return {}
+
+
 def without_gpu_lines(text: str) -> str:
     lines = text.splitlines()
     if NEEDS_GPU.match(lines[0]):
@@ -150,6 +165,8 @@ def python_of_pages() -> list[Any]:
             names = names_of_jax
         if "prepare(" in block.text:
             names = names_of_home
+        if block.page in PASTED_IN_ORDER:
+            names = no_names_but_torch if "import torch" in block.text else no_names
         pages.setdefault((block.page, names), []).append(block)
     return [
         pytest.param(of_page, names, id=str(of_page[0])) for (_, names), of_page in pages.items()

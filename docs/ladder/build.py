@@ -86,12 +86,12 @@ def quantities(points: list[Measured]) -> list[Quantity]:
     shared = [model.shared_intensity(p.config, p.kind) for p in points]
     rows = [p.row for p in points]
     return [
-        *line("config, the quickest", [row["config"] for row in rows]),
+        *line("config, the fastest", [row["config"] for row in rows]),
         *line(
-            "FLOP a byte of global memory",
+            "FLOP per byte of global memory",
             [figure(model.global_intensity(p.config, p.kind)) for p in points],
         ),
-        *line("FLOP a byte of shared memory", [figure(x) if x else "" for x in shared]),
+        *line("FLOP per byte of shared memory", [figure(x) if x else "" for x in shared]),
         *line("predicted at most, TFLOP/s", [figure(p.tflops) for p in predictions]),
         *line("what limits the prediction", [p.limit for p in predictions]),
         *line("**measured, TFLOP/s**", [f"**{figure(row['tflops'])}**" for row in rows]),
@@ -107,10 +107,10 @@ def quantities(points: list[Measured]) -> list[Quantity]:
                 for r in rows
             ],
         ),
-        *line("threads a block", [str(row["threads"]) for row in rows]),
-        *line("registers a thread", [str(row["registers"]) for row in rows]),
-        *line("shared memory a block, bytes", [str(row["smem_bytes"]) for row in rows]),
-        *line("blocks an SM", [str(o.blocks) if o else "" for o in occupancies]),
+        *line("threads per block", [str(row["threads"]) for row in rows]),
+        *line("registers per thread", [str(row["registers"]) for row in rows]),
+        *line("shared memory per block, bytes", [str(row["smem_bytes"]) for row in rows]),
+        *line("blocks per SM", [str(o.blocks) if o else "" for o in occupancies]),
         *line(
             "occupancy",
             [f"{o.fraction:.0%}, by {' and '.join(o.limiters)}" if o else "" for o in occupancies],
@@ -170,7 +170,7 @@ def rung_text(name: str, measured: list[Measured]) -> str:
 
 
 def summary_text(measured: list[Measured]) -> str:
-    """All rungs, the rooflines."""
+    """Table of all rungs."""
     if not measured:
         return NO_RESULTS
     lines = []
@@ -199,6 +199,15 @@ def summary_text(measured: list[Measured]) -> str:
         f"TFLOP/s on an NVIDIA H200, m = n = k = {SIZE}, standard normal operands:",
         table(header, lines),
         commits(),
+    ]
+    return "\n\n".join(parts)
+
+
+def rooflines_text(measured: list[Measured]) -> str:
+    """Figures of all rungs under the limits of memory and arithmetic."""
+    if not measured:
+        return NO_RESULTS
+    parts = [
         "![Roofline, float32](ladder/roofline_float32.svg)",
         "![Roofline, float64](ladder/roofline_float64.svg)",
     ]
@@ -214,7 +223,7 @@ def render(page: str) -> str:
         ValueError: a marker is missing, or an excerpt's lines are.
     """
     measured = load_measured()
-    texts = {"summary": summary_text(measured)}
+    texts = {"summary": summary_text(measured), "rooflines": rooflines_text(measured)}
     for implementation in dxgemm.implementations():
         if implementation.rung is not None:
             texts[implementation.name] = rung_text(implementation.name, measured)

@@ -25,6 +25,7 @@ from matplotlib.path import Path as Outline
 from measured import Measured, kernel_file, load_measured
 
 import dxgemm
+from dxgemm.handwritten.parts import tiles
 
 FOLDER = Path(__file__).resolve().parent
 WARP = 32
@@ -306,7 +307,6 @@ def vector_reads(axes: Axes, name: str, config: Any) -> None:
 
 def bank_conflicts(axes: Axes, name: str, config: Any) -> None:
     """Hits of each bank when a warp stores one element of each of its units of a."""
-    tiles = kernel_file("parts.tiles")
     axes.set_title("a warp stores a row-major a, transposed: hits a bank", fontsize=9)
     layouts = {
         "plain": tiles.plain_layout(config.tile_m),

@@ -19,35 +19,33 @@ class Excerpt(NamedTuple):
 
 
 EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
-    "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("while left > 0", "left -= 1")),
+    "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("a_index = matrix", "left -= 1")),
     "coalesced": (Excerpt("row = tile //", "col = tile %"),),
-    "shared_tile": (Excerpt("a_smem[thread_row, thread_col", "left -= tile_k"),),
-    "thread_tile_1d": (Excerpt("for kk in static_range", "acc[i] +="),),
-    "thread_tile_2d": (Excerpt("for kk in static_range", "acc[i, j] +="),),
-    "vectorized": (
-        Excerpt("for kk in static_range", "outer_product"),
-        Excerpt("for i in static_range(vectors)", "return fragment", "parts/tiles.py"),
+    "shared_tile": (Excerpt("while left > 0", "left -= tile_k"),),
+    "thread_tile_1d": (
+        Excerpt("thread_row, thread_col = thread", "b_row, b_col = thread"),
+        Excerpt("while left > 0", "left -= tile_k"),
     ),
+    "thread_tile_2d": (Excerpt("while left > 0", "left -= tile_k"),),
+    "vectorized": (Excerpt("while left > 0", "left -= tile_k"),),
     "conflict_free": (
         Excerpt("row_group, col_group =", "row_group, col_group ="),
+        Excerpt("thread_row: int32 =", "thread_col: int32 ="),
         Excerpt("def padded_layout", "return SmemLayout", "parts/tiles.py"),
-        Excerpt("if xor > 0:", "target", "parts/tiles.py"),
+        Excerpt("def load_fragment", "return fragment", "parts/tiles.py"),
     ),
     "warp_tile": (Excerpt("lane: int32 =", "thread_col: int32 ="),),
-    "double_buffer": (Excerpt("while int64(done) * tile_k < k", "outer_product"),),
+    "double_buffer": (Excerpt("while int64(done) * tile_k < k", "stage = stage_size - stage"),),
     "async_copy": (
         Excerpt("def fetch", "write_stage += stage_bytes"),
-        Excerpt("for _ in range(k_tiles)", "write_stage = 0"),
+        Excerpt("for _ in range(k_tiles)", "read_stage = 0"),
     ),
-    "ping_pong": (
-        Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),
-        Excerpt("acc = outer_product", "a_frag, b_frag = a_next"),
-    ),
+    "ping_pong": (Excerpt("for _ in range(k_tiles)", "a_frag, b_frag = a_next"),),
     "tuned": (
         Excerpt("matrix = divide(index", "return matrix", "parts/tile_order.py"),
         Excerpt("exact: int32 =", "turns: int32 =", "parts/thread_mainloop.py"),
     ),
-    "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
+    "tensor_core": (Excerpt("for _ in range(exact if", "acc = sums"),),
     "wgmma": (
         Excerpt("while depth < tile.end_k", "stage, parity = after(", "frames/tma.py"),
         Excerpt("while left > 0", "stage, parity = after(", "parts/wgmma_mainloop.py"),

@@ -73,9 +73,10 @@ def gemm(
             complex128, any strides. An array of CuPy, NumPy, torch or numba, or any object with
             `__dlpack__` or `__cuda_array_interface__`.
         b: (k, n) or (batch, k, n), dtype of a; or a `PreparedOperand` from `dxgemm.prepare`.
-        c: (m, n) or (batch, m, n), updated in place. Its dtype is that of a; float16 and bfloat16
-            also allow float32, and int8 requires int32. None allocates the result in a's library,
-            in int32 for int8 and else in a's dtype. Operands that are only read are broadcast over
+        c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, it is overwritten
+            and never read. Its dtype is that of a; float16 and bfloat16 also allow float32, and
+            int8 requires int32. None allocates the result in a's library, in int32 for int8 and
+            else in a's dtype. Operands that are only read are broadcast over
             the batch if they are 2-D or have a batch of one.
         alpha, beta: numbers on the host: real ones, for int8 integers that fit int32, for complex
             operands complex ones too.
