@@ -481,7 +481,9 @@ def symmetric(monkeypatch):
         def decide(_):
             return SimpleNamespace(method=PEER, chunks=chunks)
 
-        groups = [ThreadGroup(*of) for of in zip(range(size), [size] * size, local_cells(size))]
+        groups = [
+            ThreadGroup(*of) for of in zip(range(size), [size] * size, meeting.local_cells(size))
+        ]
         monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
         monkeypatch.setattr(peers, "symmetric_memory", made)
         for name in ("_register_process_group", "_unregister_process_group"):
@@ -504,9 +506,6 @@ def symmetric(monkeypatch):
             return list(pool.map(run_one, range(size)))
 
     return run
-
-
-local_cells = meeting.LocalCells.make
 
 
 @pytest.mark.skipif(bool(GPUS), reason="GPUs are tested themselves")

@@ -21,12 +21,12 @@ from dxgemm.distributed.meeting import (
     ENDED,
     MAPPED_ROWS,
     MAPS_ROWS,
-    LocalCells,
     Meeting,
     SharedCells,
     State,
     StoreCells,
     introduce,
+    local_cells,
     pack,
     unpack,
 )
@@ -42,7 +42,7 @@ def short_waits(monkeypatch):
 
 def on_ranks(size, function, cells=None):
     """Call function(rank, meeting) in a thread for each rank, to the results."""
-    of_ranks = cells or LocalCells.make(size)
+    of_ranks = cells or local_cells(size)
     with ThreadPoolExecutor(size) as pool:
         made = [Meeting(rank, size, of_ranks[rank]) for rank in range(size)]
         return list(pool.map(function, range(size), made))
@@ -215,7 +215,7 @@ def test_a_rank_that_does_not_come_is_named_and_may_come_later():
 
 
 def test_calls_of_two_threads_are_not_mixed():
-    meeting = Meeting(0, 1, LocalCells.make(1)[0])
+    meeting = Meeting(0, 1, local_cells(1)[0])
     with meeting.call("gemm", 1.0, "key", 1, int), pytest.raises(errors.RankError, match="way"):
         call(meeting)
     assert call(meeting)

@@ -53,6 +53,14 @@ def test_a_plan_without_c_keeps_one_result(home, values):
     assert_right(home.fetch(plan.result), *values, 1.0, 0.0)
 
 
+def test_a_plan_says_what_it_computes_and_by_which_kernel(home, values):
+    a, b, _ = (home.send(value) for value in values)
+    m, n, k = SIZE
+    text = repr(dxgemm.plan(a, b, implementation="naive"))
+    assert text.startswith(f"<dxgemm.Plan: gemm {m} x {n} x {k} {values[0].dtype} on ")
+    assert " by naive " in text
+
+
 def test_a_plan_holds_its_operands(home, values):
     plan = dxgemm.plan(*(home.send(value) for value in values), 0.7, 0.0)
     for _ in range(3):

@@ -149,14 +149,26 @@ def prepare(
     elif c is not None or is_explained:
         result, target = c, c_pointer
     else:
-        result, target = _new_result(route, library, a)
-        anchor = result
+        resolved = route.resolved
+        anchor = result = library.empty(resolved.shape, resolved.problem.out_dtype, a)
+        target, out_key = library.inspect(result)
+        if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
+            library.check("out", result, out_key)
     if call_epilogue is not None and has_results and not is_explained:
         result = call_epilogue.results(route.resolved.results, library_a, a)
 
+    # The pointers of c and the result are aligned, and the result overlaps no operand.
+    bits, c_bits, a_low, a_high, b_low, b_high, c_low, c_high = route.near
     if not route.reads_separate_c:
         c_pointer = target
-    _check_pointers(route, a_pointer, b_pointer, c_pointer, target)
+    elif c_low < c_pointer - target < c_high:
+        _check_overlap(route, "c", c_pointer, target)
+    if target & bits or c_pointer & c_bits:
+        raise _misaligned(route, c_pointer, target)
+    if a_low < a_pointer - target < a_high:
+        _check_overlap(route, "a", a_pointer, target)
+    if b_low < b_pointer - target < b_high:
+        _check_overlap(route, "b", b_pointer, target)
     if route.takes_integers:
         alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
     launch = route.launch if prepared_b is None else prepared_b.bind(route)
@@ -173,29 +185,6 @@ def prepare(
         special = Prepared(*prepared), arrays, pointers, call_epilogue, symmetry, is_explained
         return _special(*special)
     return prepared
-
-
-def _new_result(route: Route, library: Library, like: Any) -> tuple[Any, int]:
-    """Allocate the result of a call, and return it with its address."""
-    resolved = route.resolved
-    result = library.empty(resolved.shape, resolved.problem.out_dtype, like)
-    pointer, key = library.inspect(result)
-    if pointer < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
-        library.check("out", result, key)
-    return result, pointer
-
-
-def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
-    """Check that c and the result are aligned, and that the result overlaps no operand."""
-    bits, c_bits, a_low, a_high, b_low, b_high, c_low, c_high = route.near
-    if target & bits or c & c_bits:
-        raise _misaligned(route, c, target)
-    if a_low < a - target < a_high:
-        _check_overlap(route, "a", a, target)
-    if b_low < b - target < b_high:
-        _check_overlap(route, "b", b, target)
-    if c_low < c - target < c_high:
-        _check_overlap(route, "c", c, target)
 
 
 def run(prepared: tuple[Any, ...]) -> Any:

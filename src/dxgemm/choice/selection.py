@@ -66,7 +66,9 @@ class Ranking(NamedTuple):
 def choose(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
 ) -> Candidate:
-    """Choose the best candidate.
+    """Choose the best candidate: a kernel, its config and its number of split-K slices.
+
+    `dxgemm.choice.model.schedule` decides that number for each candidate.
 
     Args, Raises:
         The same as those of `rank`.

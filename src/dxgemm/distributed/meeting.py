@@ -439,35 +439,22 @@ class StoreCells:
         return bytes(self._store.get(key)) if self._store.check([key]) else None
 
 
-class LocalCells:
-    """Cells of one rank, or of ranks that are threads, who pass the same lists."""
+class LocalStore(dict[str, bytes]):
+    """Store of a group whose ranks are threads of one process, or of a single rank."""
 
-    def __init__(self, rank: int, states: list[State], notes: list[bytes | None]) -> None:
-        self._rank, self._states, self._notes = rank, states, notes
+    set = dict.__setitem__
 
-    @classmethod
-    def make(cls, size: int) -> list[LocalCells]:
-        """Make the cells of all ranks."""
-        states, notes = [State(0, DONE)] * size, [None] * size
-        return [cls(rank, states, notes) for rank in range(size)]  # type: ignore[arg-type]
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self for key in keys)
 
-    def write(self, state: State) -> None:
-        self._states[self._rank] = state
+    def delete_key(self, key: str) -> None:
+        self.pop(key, None)
 
-    def read(self, rank: int) -> State | None:
-        return self._states[rank]
 
-    def write_note(self, note: bytes) -> None:
-        self._notes[self._rank] = note
-
-    def read_note(self, rank: int) -> bytes | None:
-        return self._notes[rank]
-
-    def has_ended(self, rank: int) -> bool:
-        return False
-
-    def close(self) -> None:
-        pass
+def local_cells(size: int) -> list[StoreCells]:
+    """Make the cells of all ranks, which are threads of this process."""
+    store = LocalStore()
+    return [StoreCells(store, rank, size) for rank in range(size)]
 
 
 def shared_folder() -> str:
@@ -503,7 +490,7 @@ def introduce(
         RankError: a rank did not come in time.
     """
     if size == 1:
-        return LocalCells.make(1)[0], None
+        return local_cells(1)[0], None
     own = uuid.uuid4().hex
     deadline = time.monotonic() + timeout_s
 
