@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
 from dxgemm.handwritten.parts.line_status import make_factors
 from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
@@ -149,7 +150,7 @@ def make_mirror(config: Config, least: int, finish: Any, plus_c: Any) -> Any:
     (smem, thread, first_row, first_col, matrix, m, beta, c, out, extra); images are of elements
     `least` or more below the diagonal.
     """
-    from numba import int32
+    from numba import int32, int64
 
     rows, threads, pitch = config.rows, config.threads, config.cols + PAD
 
@@ -159,7 +160,7 @@ def make_mirror(config: Config, least: int, finish: Any, plus_c: Any) -> Any:
             item: int32 = thread + i * threads
             below: int32 = item % rows
             right: int32 = item // rows
-            row, col = first_row + below, first_col + right
+            row, col = int64(first_row + below), int64(first_col + right)
             if row < m and row - col >= least:
                 place = matrix * c.batch + col * c.row + row * c.col
                 (value,) = plus_c((smem[below * pitch + right],), beta, c, place, 0)
@@ -188,7 +189,6 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
-        divide,
         global_address,
         load_vector,
         scaled,
@@ -203,7 +203,7 @@ def make_kernel(
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
     is_whole, is_direct, is_mirrored = stored == "", stored != "upper", stored in ("both", "upper")
     mirror = make_mirror(config, 1 if is_direct else 0, finish, plus_c)
-    locate, _ = make_tile_map(rows, cols, SWIZZLE_ROWS)
+    (locate, _), find_piece = make_tile_map(rows, cols, SWIZZLE_ROWS), make_find_piece(rows, cols)
     pitch_smem, smem_items = cols + PAD, rows * (cols + PAD)
 
     @device
@@ -215,17 +215,15 @@ def make_kernel(
     def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
-        tiles_m: int32 = (m + rows - 1) // rows
-        tiles_n: int32 = (n + cols - 1) // cols
         if stored:
+            tiles_m: int32 = (m + rows - 1) // rows
+            tiles_n: int32 = (n + cols - 1) // cols
             matrix, tile_row, tile_col = locate(block, tiles_m, tiles_n)
+            first_row, first_col = int32(tile_row * rows), int32(tile_col * cols)
         else:
-            matrix = divide(block, int32(tiles_m * tiles_n))
-            tile: int32 = block - matrix * tiles_m * tiles_n
-            tile_row = divide(tile, tiles_n)
-            tile_col = tile - tile_row * tiles_n
-        row = int64(tile_row * rows + thread // lanes)
-        col = int64(tile_col * cols + thread % lanes * WIDTH)
+            matrix, first_row, first_col = find_piece(block, m, n)
+        row = int64(first_row + thread // lanes)
+        col = int64(first_col + thread % lanes * WIDTH)
         if is_mirrored:
             tile_smem = cuda.shared.array(smem_items, float64)
         if row < m and col < n and extra[invalid][0][0] == 0:
@@ -264,7 +262,6 @@ def make_kernel(
         if is_mirrored:
             cuda.syncthreads()
             if extra[invalid][0][0] == 0:
-                first_row, first_col = int64(tile_row * rows), int64(tile_col * cols)
                 mirror(tile_smem, thread, first_row, first_col, matrix, m, beta, c, out, extra)
 
     return reconstruct_kernel

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.parts.batch_lines import Lines, make_lane_place
+from dxgemm.handwritten.parts.batch_lines import CHUNK_ITEMS, Lines
 from dxgemm.handwritten.parts.batch_load import TileBytes
+from dxgemm.handwritten.parts.line_tiles import make_lane_place
 from dxgemm.handwritten.parts.mma_operands import MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
@@ -213,8 +214,9 @@ def make_half_multiply(config: Any, dtype: str, a_lines: Lines, b_lines: Lines) 
 
     tile_k, locate = config.tile_k, make_locate_warp(config)
     reads_a, reads_b = config.warp_m // MMA, config.warp_n // MMA
-    a_lane, b_lane = make_lane_place(a_lines, True), make_lane_place(b_lines, False)
     a_is_across, b_is_across = not a_lines.is_along_k, not b_lines.is_along_k
+    a_lane = make_lane_place(True, a_is_across, CHUNK_ITEMS)
+    b_lane = make_lane_place(False, b_is_across, CHUNK_ITEMS)
     a_x_bytes, a_k_bytes = a_lines.place
     b_x_bytes, b_k_bytes = b_lines.place
 
