@@ -61,7 +61,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import below_2_31, scaled
+    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.tiles import make_find_tile
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN, make_put_element
 
@@ -71,6 +72,7 @@ def make_kernel(
     # A result in half precision is added to as float32, and stored as bits.
     result = "float32" if out_dtype in NARROW else out_dtype
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    find_tile = make_find_tile(config.tile_m, config.tile_n)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
@@ -91,10 +93,7 @@ def make_kernel(
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
-        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
-        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
-        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
-        tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
+        matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         if is_masked and is_dead(tile_row, tile_col, extra):
             return
         # The mask proves to the compiler that no index is negative: without it, each access to an

@@ -110,18 +110,19 @@ def _layout_along(kind: str, problem: Any, name: str) -> str:
     return f"{kind}16" if is_whole else f"{kind}16_ragged"
 
 
-def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions gather and load_vectors, which read a chunk of 16 bytes.
+def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], ...]:
+    """The device functions gather, load_vectors and load_chunk, which read a chunk of 16 bytes.
 
     gather(source, step, inside) returns the words of a chunk whose elements are `step` bytes apart
     and of which `inside` bytes lie inside the operand; the others are 0. load_vectors(source,
     inside, begin, end) returns the two aligned vectors around a chunk at any address, and by how
-    many bytes to shift them; the operand lies between the addresses begin and end.
+    many bytes to shift them; the operand lies between the addresses begin and end. load_chunk
+    takes the same and returns the words of the chunk.
     """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import load_global, low_word
-    from dxgemm.handwritten.parts.line_intrinsics import load_item
+    from dxgemm.handwritten.parts.line_intrinsics import load_item, shift_words
 
     part_bytes = min(item_bytes, WORD_BYTES)  # half of an element of 8 bytes
 
@@ -150,7 +151,12 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
             shift = 0
         return words + (shift,)
 
-    return gather, load_vectors
+    @device
+    def load_chunk(source, inside, begin, end):
+        read = load_vectors(source, inside, begin, end)
+        return shift_words(read[: 2 * WORDS], read[2 * WORDS])
+
+    return gather, load_vectors, load_chunk
 
 
 def make_lane_place(is_left: bool, is_transposed: bool, chunk_items: int) -> Callable[..., Any]:
@@ -263,7 +269,7 @@ def make_line_tile(
         return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
 
     chunk_bytes = device(chunk_bytes)
-    gather, load_vectors = make_chunk_loads(item_bytes)
+    gather, load_vectors, _ = make_chunk_loads(item_bytes)
 
     def count(number, x_left, k_left):
         return chunk_bytes(int32(x_left - ahead_x[number]), int32(k_left - ahead_k[number]))
