@@ -85,7 +85,7 @@ def make_resident_kernel(
         b_copies, b_source = begin_b(b_smem, tile, tile.col, b_columns, own.n, own.k, batch)
 
         # --- Main loop: all parts of a tile of k on their way at once ---
-        sums, a_from, b_from = begin(a_smem, b_smem, tile.thread)
+        sums, where = begin(a_smem, b_smem, tile.thread)
         for step in range(tile.steps):
             for part in static_range(parts):
                 if part > 0:
@@ -108,7 +108,7 @@ def make_resident_kernel(
                 if b_finishes:
                     finish_b(b_copies, b_source, cols, left)
                 sync()
-                sums = add(sums, a_from, b_from, part, left)
+                sums = add(sums, where, part, left)
             a_source = advance_a(a_copies, a_source)
             b_source = advance_b(b_copies, b_source)
             left -= tile_k

@@ -47,7 +47,6 @@ def make_kernel(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, store_global
-    from dxgemm.handwritten.parts.line_intrinsics import shift_words
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     item_bytes = ITEM_BYTES[dtype]
@@ -55,7 +54,7 @@ def make_kernel(
     tile_rows, tile_chunks = tile(config, order)
     along = order == "row"
     row_step, chunk_step = (tile_rows // STEPS, 0) if along else (0, tile_chunks // STEPS)
-    gather, load_vectors = make_chunk_loads(item_bytes)
+    gather, _, load_chunk = make_chunk_loads(item_bytes)
     is_indexed = epilogue is not None
 
     @gemm_kernel
@@ -93,8 +92,7 @@ def make_kernel(
                 line = min(max(line, int64(0)), lines - 1)
             at = source + (line * row_bytes + step * chunk_step * chunk_items * col_bytes)
             if along:
-                read = load_vectors(at, inside, first, end)
-                held = held + shift_words(read[:8], read[8])
+                held = held + load_chunk(at, inside, first, end)
             else:
                 held = held + gather(at, col_bytes, inside)
         for step in static_range(STEPS):

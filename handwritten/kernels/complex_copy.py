@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.complex_product import make_scale
+from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 
@@ -80,7 +81,7 @@ def make_kernel(
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import divide, load_vector, store_vector
+    from dxgemm.handwritten.parts.intrinsics import load_vector, store_vector
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
@@ -90,19 +91,14 @@ def make_kernel(
     lanes_read = rows if order == "turned" else cols
     is_turned, is_negative, are_parts = order == "turned", expands == "-i", "parts" in expands
     are_halves, scale = expands == "halves", make_scale(1)
+    find_piece = make_find_piece(rows, cols)
 
     @gemm_kernel
     def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         tile = cuda.shared.array(tile_items, scalar)
         # --- This block's tile ---
         columns: int32 = k if are_halves else n  # of out
-        tiles_n: int32 = (columns + cols - 1) // cols
-        tiles_m: int32 = (m + rows - 1) // rows
-        block: int32 = cuda.blockIdx.x
-        strip = divide(block, tiles_n)
-        matrix = divide(strip, tiles_m)
-        first_row: int32 = (strip - matrix * tiles_m) * rows
-        first_col: int32 = (block - strip * tiles_n) * cols
+        matrix, first_row, first_col = find_piece(int32(cuda.blockIdx.x), m, columns)
         thread: int32 = cuda.threadIdx.x & 1023
 
         # --- Read along the contiguous dimension of a ---

@@ -25,7 +25,6 @@ import numpy as np
 
 from dxgemm.handwritten.parts.complex_product import make_plus_multiple, make_scale
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
-from dxgemm.handwritten.parts.triangle import TRIANGLES
 
 OF_PARTS = ("of parts", "of parts, conjugate")  # products of which only a goes in parts
 
@@ -70,6 +69,7 @@ def make_kernel(
     scalar = np.dtype(dtype).type
     factors, is_real = len(epilogue.operands) - 2, epilogue.is_real
     is_fused = bool(epilogue.stages)
+    is_hermitian = products not in ("three", "slices", *OF_PARTS)  # it names triangles
     complex_dtype = np.result_type(scalar, np.complex64).name
     finish = make_finish(epilogue, dtype, dtype if is_real else complex_dtype)
     find_element = make_find_element(config.threads)
@@ -113,7 +113,7 @@ def make_kernel(
                 place = int64(matrix) * c.batch + row * c.row + col * c.col
                 added = load_vector(scalar, 2, c.data, place)
                 re, im = plus_multiple((re, im), factor_re, factor_im, added)
-            if products in TRIANGLES and row == col:
+            if is_hermitian and row == col:
                 im = scalar(0)
             place = int64(matrix) * out.batch + row * out.row + col * out.col
             if is_fused:

@@ -35,12 +35,16 @@ from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
     LARGEST,
     SCHEMES,
-    UNFIT,
     WIDTH,
 )
-from dxgemm.handwritten.parts.groups import make_each, make_find_block, make_merge_members
+from dxgemm.handwritten.parts.groups import make_each, make_find_block
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.line_status import make_factors, make_put_status
+from dxgemm.handwritten.parts.line_status import (
+    make_factors,
+    make_largest,
+    make_put_status,
+    make_take,
+)
 from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 TOP = 14  # exponent of the largest element of a scaled line
@@ -82,39 +86,27 @@ def block_count(config: Config, problem: Any) -> int:
     return blocks
 
 
-def make_read_ahead(
-    unrolled: int, k_step: int, is_abreast: bool, reads_vectors: bool
+def make_take_ahead(
+    unrolled: int, k_step: int, is_abreast: bool, is_vector: bool
 ) -> Callable[..., Any]:
     """A device function: four elements at each of the next places along k, all under way at once.
 
     (pointer, source, depth, k_stride, step, count, k) -> `unrolled` tuples, k_step apart. `count`
     elements exist: lines abreast if MN-major, else elements of the line.
     """
-    from numba import float32
-
-    from dxgemm.handwritten.parts.intrinsics import load_vector
+    take = make_take("float32", is_vector)
 
     @device
-    def read(pointer, index, step, count):
-        """Four neighbours, zeros beyond `count`."""
-        if reads_vectors and count >= WIDTH:
-            return load_vector(float32, WIDTH, pointer, index)
-        values = ()
-        for i in static_range(WIDTH):
-            values = values + (pointer[index + i * step] if i < count else float32(0),)
-        return values
-
-    @device
-    def read_ahead(pointer, source, depth, k_stride, step, count, k):
+    def take_ahead(pointer, source, depth, k_stride, step, count, k):
         loaded = ()
         for ahead in static_range(unrolled):
             place_k = depth + ahead * k_step
             left = count if is_abreast else count - place_k
             index = source + place_k * k_stride
-            loaded = loaded + (read(pointer, index, step, left if place_k < k else 0),)
+            loaded = loaded + (take(pointer, index, step, left if place_k < k else 0),)
         return loaded
 
-    return read_ahead
+    return take_ahead
 
 
 def make_magnitudes(is_abreast: bool) -> Callable[..., Any]:
@@ -214,12 +206,11 @@ def make_kernel(
     # A thread reads one k of four lines, or four k of one line.
     slots, lines = WIDTH if abreast else 1, config.block_lines(innermost)
     k_step = group_threads if abreast else group_threads * WIDTH
-    read_ahead = make_read_ahead(unrolled, k_step, abreast, access == "vector")
+    take_ahead = make_take_ahead(unrolled, k_step, abreast, access == "vector")
     magnitudes, scale_of, split = make_magnitudes(abreast), make_scale_of(), make_split(slots)
     find_block, put_status = make_find_block(lines), make_put_status(config, slots)
     larger_of, sum_of = make_each(slots, max), make_each(slots, operator.add)
-    merge_largest = make_merge_members(config, groups, (slots,), larger_of)
-    merge_weak = make_merge_members(config, groups, (slots,), sum_of)
+    largest_of = make_largest(config, slots)
     find_factors, pad_factors = make_factors(threads)
 
     @gemm_kernel
@@ -234,58 +225,49 @@ def make_kernel(
             group: int32 = thread % groups
             member: int32 = thread // groups
             line = int64(block) * lines + group * WIDTH
-            inner, rows = m, k
+            inner, rows, first, step = m, k, int64(member), a.row
         else:
             group = thread // group_threads
             member = thread % group_threads
             line = int64(block) * lines + group
-            inner, rows = k, m
+            inner, rows, first, step = k, m, int64(member * WIDTH), a.col
         place: int32 = member * groups + group
         row_items = (inner + 7) // 8 * 8
         part_items = rows * row_items
         source = matrix * a.batch + line * a.row
-        target = 2 * matrix * part_items
-        if abreast:
-            first, count, step = int64(member), m - line, a.row
-            target += line
-        else:
-            first, count, step = int64(member * WIDTH), k if line < m else int64(0), a.col
-            target += line * row_items
+        target = 2 * matrix * part_items + (line if abreast else line * row_items)
+        count = m - line if abreast else (k if line < m else int64(0))
 
         # --- First pass: the largest magnitude of each line ---
         largest = zeros(int32, slots)
         rounds: int32 = (k + unrolled * k_step - 1) // (unrolled * k_step)
         depth = first
         for _ in range(rounds):
-            loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
+            loaded = take_ahead(a.data, source, depth, a.col, step, count, k)
             for ahead in static_range(unrolled):
                 largest = larger_of(largest, magnitudes(loaded[ahead]))
             depth += unrolled * k_step
-        largest = merge_largest((smem,), place, member, largest)
-        if member == 0:
-            for i in static_range(slots):
-                smem[i * threads + group] = largest[i]
         if thread == 0:
             lax_smem[0] = 0
-        cuda.syncthreads()
+        largest = largest_of(smem, place, member, group, group, largest)
 
         # --- Powers of two that scale the lines ---
         factors_at = find_factors(matrix, m)
         scales, fits = (), ()
         for i in static_range(slots):
-            scale, factor, fit = scale_of(smem[i * threads + group])
-            scales, fits = scales + (scale,), fits + (fit,)
-            if member == 0 and line + i < m:
+            scale, factor, fit = scale_of(largest[i])
+            is_line = line + i < m
+            scales, fits = scales + (scale,), fits + (fit * is_line,)
+            if member == 0 and is_line:
                 factors[factors_at + line + i] = factor
         if block == blocks - 1:
             pad_factors(factors, factors_at, thread, m)
-        cuda.syncthreads()
 
         # --- Second pass: the parts, from the end to the beginning ---
         weak, is_lax = zeros(int32, slots), False
         for _ in range(rounds):
             depth -= unrolled * k_step
-            loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
+            loaded = take_ahead(a.data, source, depth, a.col, step, count, k)
             for ahead in static_range(unrolled):
                 place_k = depth + ahead * k_step
                 left = count if abreast else count - place_k
@@ -295,16 +277,8 @@ def make_kernel(
                     at = target + (place_k * row_items if abreast else place_k)
                     store_vector(parts, at, hi)
                     store_vector(parts, at + part_items, lo)
-        # --- Status of the block ---
-        if is_lax:
-            lax_smem[0] = 1
-        weak = merge_weak((smem,), place, member, weak)
-        for i in static_range(slots):
-            if member == 0:
-                is_known = line + i < m and fits[i] != 0
-                smem[i * threads + group] = (weak[i] if fits[i] == 1 else UNFIT) * is_known
-        cuda.syncthreads()
-        put_status(smem, lax_smem, status, int32(cuda.blockIdx.x), thread)
+        number: int32 = cuda.blockIdx.x
+        put_status(smem, lax_smem, status, number, place, member, group, weak, fits, is_lax)
 
     return decompose_kernel
 

@@ -23,6 +23,7 @@ from dxgemm.handwritten.parts.place import make_skinny_place
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 from dxgemm.handwritten.parts.skinny_store import make_add_partial_tiles, make_store
 from dxgemm.handwritten.parts.tensor_map import operand_of
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 WARPS = 8
 WARP = 32
@@ -78,8 +79,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
     """
     from numba import float32, int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, outer_product, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
     from dxgemm.handwritten.parts.widening import HALVES, WIDEN
 
     rows = TILE // WARPS if is_along_k else TILE // WARP
@@ -90,6 +90,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
     def make_read(count: int) -> Callable[..., Any]:
         """Read the elements of `count` rows at each of the thread's k in a tile."""
 
+        @device
         def read(data, offsets, k_step, at, end, is_whole):
             values = ()
             for step in static_range(steps):
@@ -100,10 +101,11 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
                     values = values + (value,)
             return values
 
-        return device_function(unroll(read))
+        return read
 
     read_x, read_y = make_read(rows), make_read(few)
 
+    @device
     def add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, is_whole):
         x_values = read_x(x, x_offsets, x_step, at, end, is_whole)
         y_values = read_y(y, y_offsets, y_step, at, end, is_whole)
@@ -112,8 +114,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
             acc = outer_product(acc, x_now, y_values[step * few : (step + 1) * few])
         return acc
 
-    add = device_function(unroll(add))
-
+    @device
     def multiply(x, y, x_offsets, y_offsets, x_step, y_step, at, end):
         acc = zeros(float32, rows * few)
         while at + (TILE_K - k_next) < end:
@@ -121,7 +122,56 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
             at = int32(at + TILE_K)
         return add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, False)
 
-    return device_function(unroll(multiply))
+    return multiply
+
+
+def make_offsets(count: int, step: int) -> Callable[..., Any]:
+    """A device function: (origin, first, last, stride) -> offsets of `count` rows or columns.
+
+    They are `step` apart; those behind the last count as the last.
+    """
+
+    @device
+    def offsets(origin, first, last, stride):
+        found = ()
+        for index in static_range(count):
+            found = found + (origin + min(first + index * step, last) * stride,)
+        return found
+
+    return offsets
+
+
+def make_put(rows: int, few: int, row_next: int) -> Callable[..., None]:
+    """A device function: (sums, smem, row): a thread's sums to shared memory, [column][row]."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import store_shared
+
+    @device
+    def put(sums, smem, row):
+        for index in static_range(rows):
+            for column in static_range(few):
+                place: int32 = smem + (row + index * row_next) * 4
+                store_shared(place, column * SUMS_ROW, (sums[index * few + column],))
+
+    return put
+
+
+def make_add_warp(count: int) -> Callable[..., Any]:
+    """A device function: (sums) -> `count` sums of all threads of a warp."""
+    from numba import cuda, float32
+
+    @device
+    def add_warp(sums):
+        for power in static_range(5):
+            totals = ()
+            for index in static_range(count):
+                other = cuda.shfl_xor_sync(FULL_WARP, sums[index], 1 << power)
+                totals = totals + (float32(sums[index] + other),)
+            sums = totals
+        return sums
+
+    return add_warp
 
 
 def make_kernel(
@@ -133,19 +183,13 @@ def make_kernel(
     epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and one layout, as a Python function to compile."""
-    from numba import cuda, float32, int32, int64, uint8
+    from numba import cuda, int32, int64, uint8
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        cluster_arrive,
-        device_function,
-        shared_address,
-        store_shared,
-    )
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import cluster_arrive, shared_address
     from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     large_is_a, is_along_k = large == "a", along == "k"
-    few, split_k, sums_row, sums_bytes = config.few, config.split_k, SUMS_ROW, config.sums_bytes
+    few, split_k, sums_bytes = config.few, config.split_k, config.sums_bytes
     rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
     stored = stored_type(dtype)
     multiply = make_multiply(config, dtype, is_along_k)
@@ -153,39 +197,8 @@ def make_kernel(
     add_partial_tiles = make_add_partial_tiles(config)
     store_tile = make_store(config, large_is_a, "float32", out_dtype or dtype, epilogue)
 
-    def make_offsets(count: int, step: int) -> Callable[..., Any]:
-        """Offsets of so many rows or columns, `step` apart; those outside count as the last."""
-
-        def offsets(origin, first, last, stride):
-            found = ()
-            for index in static_range(count):
-                found = found + (origin + min(first + index * step, last) * stride,)
-            return found
-
-        return device_function(unroll(offsets))
-
     x_offsets, y_offsets = make_offsets(rows, row_next), make_offsets(few, 1)
-
-    def put(sums, smem, row):
-        """Write a thread's sums to shared memory, [column][row]."""
-        for index in static_range(rows):
-            for column in static_range(few):
-                place: int32 = smem + (row + index * row_next) * 4
-                store_shared(place, column * sums_row, (sums[index * few + column],))
-
-    put = device_function(unroll(put))
-
-    def add_warp(sums):
-        """Sums of all threads of a warp."""
-        for power in static_range(5):
-            totals = ()
-            for index in static_range(rows * few):
-                other = cuda.shfl_xor_sync(FULL_WARP, sums[index], 1 << power)
-                totals = totals + (float32(sums[index] + other),)
-            sums = totals
-        return sums
-
-    add_warp = device_function(unroll(add_warp))
+    put, add_warp = make_put(rows, few, row_next), make_add_warp(rows * few)
 
     @gemm_kernel
     def gemv_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

@@ -24,6 +24,7 @@ import numpy as np
 
 from dxgemm.handwritten.parts.group_table import FIELDS, make_find_part
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig, one_block
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 SHARED = ("m", "n", "k")  # dimensions that may be shared out
 
@@ -41,6 +42,32 @@ def table_items(problems: int) -> int:
     return (problems + 1) * (1 + len(FIELDS))
 
 
+def make_find_own(shared: str) -> Callable[..., Any]:
+    """A device function: (offsets, problem, m, n, k) -> first index of a problem, its m, n and k.
+
+    The index is that in the dimension that is shared out.
+    """
+    by_m, by_n, by_k = (shared == name for name in SHARED)
+    find_part = make_find_part()
+
+    @device
+    def find_own(offsets, problem, m, n, k):
+        first, size = find_part(offsets, problem, m if by_m else n if by_n else k)
+        return first, size if by_m else m, size if by_n else n, size if by_k else k
+
+    return find_own
+
+
+def make_count_tiles() -> Callable[..., Any]:
+    """A device function: (m, n, tile_m, tile_n) -> tiles of a result."""
+
+    @device
+    def count_tiles(m, n, tile_m, tile_n):
+        return (m + tile_m - 1) // tile_m * ((n + tile_n - 1) // tile_n)
+
+    return count_tiles
+
+
 def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Callable[..., None]:
     """The kernel, as a Python function to compile or to simulate.
 
@@ -54,28 +81,11 @@ def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Calla
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
-
     threads, fields = config.threads, len(FIELDS)
     scalar = np.dtype(dtype).type
     steps = threads.bit_length() - 1
     by_m, by_n, by_k = (shared == name for name in SHARED)
-
-    find_part = make_find_part()
-
-    def find(offsets, problem, m, n, k):
-        """First index and size of a problem in the dimension, and its m, n and k."""
-        first, size = find_part(offsets, problem, m if by_m else n if by_n else k)
-        if by_m:
-            m = size
-        if by_n:
-            n = size
-        if by_k:
-            k = size
-        return first, m, n, k
-
-    find_problem = device_function(unroll(find))
+    find_problem, count_tiles = make_find_own(shared), make_count_tiles()
 
     @gemm_kernel
     def group_offsets_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -91,7 +101,7 @@ def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Calla
         tiles = int64(0)
         for problem in range(begin, end):
             _, own_m, own_n, _ = find_problem(offsets, problem, m, n, k)
-            tiles += (own_m + tile_m - 1) // tile_m * ((own_n + tile_n - 1) // tile_n)
+            tiles += count_tiles(own_m, own_n, tile_m, tile_n)
 
         # --- Tiles of the threads before this one ---
         counts[thread] = tiles
@@ -110,7 +120,7 @@ def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Calla
         for problem in range(begin, end):
             first, own_m, own_n, own_k = find_problem(offsets, problem, m, n, k)
             table[problem] = place
-            place += (own_m + tile_m - 1) // tile_m * ((own_n + tile_n - 1) // tile_n)
+            place += count_tiles(own_m, own_n, tile_m, tile_n)
             row = rows + problem * fields
             a_start, b_start = problem * a.batch, problem * b.batch
             c_start, out_start = problem * c.batch, problem * out.batch

@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from dxgemm.handwritten.parts.emulation import PADDING
+from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
+from dxgemm.handwritten.parts.line_status import make_factors
 from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.residue_store import ALIGNMENT
 from dxgemm.handwritten.parts.triangle import make_tile_map
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 WIDTH = 4  # elements of a thread
 SWIZZLE_ROWS = 8  # at least, of the tiles of a symmetric result
@@ -102,9 +104,6 @@ def weights_of(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, 
 
 def make_combine(count: int) -> Callable[..., Any]:
     """A device function: `count` residues, as float64, to the integer that has them."""
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
     weights, product = weights_of(count)
     limbs = len(product)
     # Units of limbs, over P; those below the upper two count for less than a quotient's last bit.
@@ -113,6 +112,7 @@ def make_combine(count: int) -> Callable[..., Any]:
     upper = range(max(limbs - 2, 0), limbs)
     first_upper, carry_unit = upper.start, 1 / LIMB
 
+    @device
     def combine(residues):
         sums = ()
         for limb in static_range(limbs):
@@ -141,7 +141,33 @@ def make_combine(count: int) -> Callable[..., Any]:
             total = rounded
         return total + rest
 
-    return device_function(unroll(combine))
+    return combine
+
+
+def make_mirror(config: Config, least: int, finish: Any, plus_c: Any) -> Any:
+    """A device function: store the mirror images of a tile in shared memory, whose rows they cross.
+
+    (smem, thread, first_row, first_col, matrix, m, beta, c, out, extra); images are of elements
+    `least` or more below the diagonal.
+    """
+    from numba import int32, int64
+
+    rows, threads, pitch = config.rows, config.threads, config.cols + PAD
+
+    @device
+    def mirror(smem, thread, first_row, first_col, matrix, m, beta, c, out, extra):
+        for i in static_range(WIDTH):
+            item: int32 = thread + i * threads
+            below: int32 = item % rows
+            right: int32 = item // rows
+            row, col = int64(first_row + below), int64(first_col + right)
+            if row < m and row - col >= least:
+                place = matrix * c.batch + col * c.row + row * c.col
+                (value,) = plus_c((smem[below * pitch + right],), beta, c, place, 0)
+                value = finish(value, matrix, col, row, extra)
+                out.data[matrix * out.batch + col * out.row + row * out.col] = value
+
+    return mirror
 
 
 def make_kernel(
@@ -163,29 +189,24 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        divide,
         global_address,
         load_vector,
         scaled,
         store_vector,
     )
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    item_bytes = 8
-    pair = VECTOR_BYTES // item_bytes
+    item_bytes, pair = 8, VECTOR_BYTES // 8
     rows, cols, lanes, moduli = config.rows, config.cols, config.lanes, int(count)
-    combine = make_combine(moduli)
+    combine, (find_factors, _) = make_combine(moduli), make_factors(config.threads)
     finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
     is_whole, is_direct, is_mirrored = stored == "", stored != "upper", stored in ("both", "upper")
-    least = 1 if is_direct else 0  # rows from the diagonal on to what is mirrored
-    locate, _ = make_tile_map(rows, cols, SWIZZLE_ROWS)
-    threads, pitch_smem = config.threads, cols + PAD
-    smem_items = rows * pitch_smem
+    mirror = make_mirror(config, 1 if is_direct else 0, finish, plus_c)
+    (locate, _), find_piece = make_tile_map(rows, cols, SWIZZLE_ROWS), make_find_piece(rows, cols)
+    pitch_smem, smem_items = cols + PAD, rows * (cols + PAD)
 
-    @device_function
+    @device
     def is_stored(row, col):
         """True if an element is written where it lies, and not as a mirror image alone."""
         return is_whole or (is_direct and row >= col)
@@ -194,17 +215,15 @@ def make_kernel(
     def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
-        tiles_m: int32 = (m + rows - 1) // rows
-        tiles_n: int32 = (n + cols - 1) // cols
         if stored:
+            tiles_m: int32 = (m + rows - 1) // rows
+            tiles_n: int32 = (n + cols - 1) // cols
             matrix, tile_row, tile_col = locate(block, tiles_m, tiles_n)
+            first_row, first_col = int32(tile_row * rows), int32(tile_col * cols)
         else:
-            matrix = divide(block, int32(tiles_m * tiles_n))
-            tile: int32 = block - matrix * tiles_m * tiles_n
-            tile_row = divide(tile, tiles_n)
-            tile_col = tile - tile_row * tiles_n
-        row = int64(tile_row * rows + thread // lanes)
-        col = int64(tile_col * cols + thread % lanes * WIDTH)
+            matrix, first_row, first_col = find_piece(block, m, n)
+        row = int64(first_row + thread // lanes)
+        col = int64(first_col + thread % lanes * WIDTH)
         if is_mirrored:
             tile_smem = cuda.shared.array(smem_items, float64)
         if row < m and col < n and extra[invalid][0][0] == 0:
@@ -216,13 +235,8 @@ def make_kernel(
             loaded = ()
             for i in static_range(moduli):
                 loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
-            at = row
-            if a.batch != 0:
-                at += matrix * ((m + PADDING - 1) // PADDING * PADDING)
-            row_factor = a_factors[at]
-            at = col
-            if b.batch != 0:
-                at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
+            row_factor = a_factors[row + (find_factors(matrix, m) if a.batch != 0 else 0)]
+            at = col + (find_factors(matrix, n) if b.batch != 0 else 0)
             c_place, values = matrix * c.batch + row * c.row + col * c.col, ()
             for j in static_range(WIDTH):
                 of_element = ()
@@ -247,18 +261,8 @@ def make_kernel(
                         out.data[place + j * out.col] = values[j]
         if is_mirrored:
             cuda.syncthreads()
-            for i in static_range(WIDTH):
-                item: int32 = thread + i * threads
-                below: int32 = item % rows
-                right: int32 = item // rows
-                row = int64(tile_row * rows + below)
-                col = int64(tile_col * cols + right)
-                if row < m and row - col >= least and extra[invalid][0][0] == 0:
-                    value = (tile_smem[below * pitch_smem + right],)
-                    place = matrix * c.batch + col * c.row + row * c.col
-                    (value,) = plus_c(value, beta, c, place, 0)
-                    value = finish(value, matrix, col, row, extra)
-                    out.data[matrix * out.batch + col * out.row + row * out.col] = value
+            if extra[invalid][0][0] == 0:
+                mirror(tile_smem, thread, first_row, first_col, matrix, m, beta, c, out, extra)
 
     return reconstruct_kernel
 

@@ -27,21 +27,24 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import GroupsConfig
-from dxgemm.handwritten.parts.emulation import UNFIT
-from dxgemm.handwritten.parts.groups import make_each, make_find_block, make_merge_members
+from dxgemm.handwritten.parts.emulation import WIDTH
+from dxgemm.handwritten.parts.groups import make_find_block
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.line_status import make_factors, make_put_status
+from dxgemm.handwritten.parts.line_status import (
+    make_factors,
+    make_largest,
+    make_put_status,
+    make_take,
+)
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.residue_store import ALIGNMENT
 from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
-WIDTH = 4  # elements that a thread takes at a time
 LARGEST = 400  # so that factors and their products with any sum are normal numbers
 BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
 LAX_BITS, WEAK_BITS = 12, 5
@@ -85,30 +88,16 @@ def block_count(config: Config, problem: Any) -> int:
     return blocks
 
 
-def make_read(reads_vectors: bool) -> Callable[..., Any]:
-    """A device function: elements that a thread takes of a tile, zeros beyond `count`.
-
-    (pointer, index, k_stride, step, count): they are `step` apart along k.
-    """
-    from numba import float64
-
-    from dxgemm.handwritten.parts.intrinsics import load_vector
+def make_take_k(step: int, is_vector: bool) -> Callable[..., Any]:
+    """A device function: (pointer, source, place_k, k_stride, end_k) -> elements `step` k apart."""
+    take = make_take("float64", is_vector)
 
     @device
-    def read(pointer, index, k_stride, step, count):
-        if reads_vectors and count >= WIDTH:
-            return load_vector(float64, 2, pointer, index) + load_vector(
-                float64, 2, pointer, index + 2
-            )
-        values = ()
-        for i in static_range(WIDTH):
-            value = float64(0)
-            if i * step < count:
-                value = pointer[index + i * step * k_stride]
-            values = values + (value,)
-        return values
+    def take_k(pointer, source, place_k, k_stride, end_k):
+        left = (end_k - place_k + step - 1) // step
+        return take(pointer, source + place_k * k_stride, step * k_stride, left)
 
-    return read
+    return take_k
 
 
 def make_residue_quad(modulus: int) -> Callable[..., Any]:
@@ -230,10 +219,10 @@ def make_kernel(
     smem_items = lines * (tile_k + 1) if across else 1
     larger_of, power_of_two = make_measure()
     turn, round_all = make_turn(config), make_round()
-    read, quads = make_read(access == "vector"), tuple(map(make_residue_quad, moduli))
+    take_k = make_take_k(group_threads if across else 1, access == "vector")
+    quads = tuple(map(make_residue_quad, moduli))
     find_block, put_status = make_find_block(lines), make_put_status(config, 1)
-    merge_top = make_merge_members(config, lines, (1,), make_each(1, max))
-    merge_weak = make_merge_members(config, lines, (1,), make_each(1, operator.add))
+    largest_of = make_largest(config, 1)
     find_factors, pad_factors = make_factors(threads)
 
     @gemm_kernel
@@ -252,9 +241,9 @@ def make_kernel(
         member: int32 = thread % group_threads
         if across:
             read_line, read_member = int32(thread % lines), int32(thread // lines)
-            read_k, step = read_member, group_threads
+            read_k = read_member
         else:
-            read_line, read_member, read_k, step = line, member, int32(member * WIDTH), 1
+            read_line, read_member, read_k = line, member, int32(member * WIDTH)
         source = matrix * a.batch + (first_line + read_line) * a.row
         readable = k if first_line + read_line < m else int64(0)
         tiles: int32 = (k + tile_k - 1) // tile_k
@@ -263,15 +252,10 @@ def make_kernel(
         # --- First pass: the largest magnitude of each line ---
         top = int32(0)
         for tile in range(tiles):
-            place_k = tile * tile_k + read_k
-            index = source + place_k * a.col
-            top = larger_of(read(a.data, index, a.col, step, readable - place_k), top)
-        (top,) = merge_top((smem,), int32(read_member * lines + read_line), read_member, (top,))
-        if read_member == 0:
-            smem[read_line] = top
-        cuda.syncthreads()
-        top = smem[line]
-        cuda.syncthreads()
+            values = take_k(a.data, source, tile * tile_k + read_k, a.col, readable)
+            top = larger_of(values, top)
+        place: int32 = read_member * lines + read_line
+        (top,) = largest_of(smem, place, read_member, read_line, line, (top,))
 
         # --- Powers of two that scale the lines ---
         exponent: int32 = (top >> UPPER_MANTISSA_BITS) - BIAS
@@ -292,9 +276,7 @@ def make_kernel(
         weak, is_lax = int32(0), False
         for back in range(tiles):
             start = (tiles - 1 - back) * tile_k
-            place_k = start + read_k
-            index = source + place_k * a.col
-            values = read(a.data, index, a.col, step, readable - place_k)
+            values = take_k(a.data, source, start + read_k, a.col, readable)
             place_k = start + member * WIDTH
             if across:
                 values = turn(tile_smem, values, read_line, read_k, line, member)
@@ -307,14 +289,10 @@ def make_kernel(
                     at = target + which * m * row_items + place_k
                     store_vector(residues, at, quads[which](lower, upper))
         # --- Status of the block ---
-        if is_lax:
-            lax_smem[0] = 1
-        (weak,) = merge_weak((smem,), int32(member * lines + line), member, (weak,))
-        if member == 0:
-            is_known = is_inside and top != 0
-            smem[line] = (weak if is_fit else UNFIT) * is_known
-        cuda.syncthreads()
-        put_status(smem, lax_smem, status, int32(cuda.blockIdx.x), thread)
+        fit = int32((1 if is_fit else 2) if is_inside and top != 0 else 0)
+        number: int32 = cuda.blockIdx.x
+        place = member * lines + line
+        put_status(smem, lax_smem, status, number, place, member, line, (weak,), (fit,), is_lax)
 
     return residues_kernel
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 
@@ -47,7 +48,6 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import (
-        divide,
         global_address,
         load_global,
         store_global,
@@ -57,7 +57,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     item_bytes, stored = ITEM_BYTES[dtype], stored_type(dtype)
     chunk_items = VECTOR_BYTES // item_bytes
-    tile_rows, row_step = config.rows, config.rows // STEPS
+    row_step, find_piece = config.rows // STEPS, make_find_piece(config.rows, WARP)
 
     @gemm_kernel
     def scatter_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -65,12 +65,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
         # --- This block's tile, this thread's first row and chunk ---
         chunks: int32 = (n + chunk_items - 1) // chunk_items
-        tiles_n: int32 = (chunks + WARP - 1) // WARP
-        block: int32 = cuda.blockIdx.x
-        tile_row = divide(block, tiles_n)
+        _, first_row, begin = find_piece(int32(cuda.blockIdx.x), m, chunks)
         thread: int32 = cuda.threadIdx.x & 1023
-        first: int32 = tile_row * tile_rows + thread // WARP
-        begin: int32 = (block - tile_row * tiles_n) * WARP
+        first: int32 = first_row + thread // WARP
         chunk: int32 = begin + thread % WARP
         end = min(int64(offsets[batch - 1]), int64(m))
         source, target = global_address(a.data), global_address(out.data)

@@ -20,6 +20,7 @@ import numpy as np
 
 from dxgemm.handwritten.ladder import thread_tile_2d
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
 
@@ -49,6 +50,55 @@ def variant(config: Config, problem: Any) -> tuple[str]:
     return (problem.out_dtype,)
 
 
+def make_spread(threads: int, tile_k: int) -> Callable[..., Any]:
+    """A device function: (thread, is_along_k, tile_outer) -> what a thread copies of a tile.
+
+    Its first element, as an index along m or n and one along k, and the steps to its next one.
+    """
+    from numba import int32
+
+    @device
+    def spread(thread, is_along_k, tile_outer):
+        if is_along_k:
+            outer: int32 = thread // tile_k
+            k: int32 = thread % tile_k
+            outer_step: int32 = threads // tile_k
+            k_step: int32 = 0
+        else:
+            outer = thread % tile_outer
+            k = thread // tile_outer
+            outer_step = 0
+            k_step = threads // tile_outer
+        return outer, k, outer_step, k_step
+
+    return spread
+
+
+def make_copy(copies: int, dtype: str) -> Callable[..., None]:
+    """A device function: copy so many elements of a thread, widened, into a tile of [k][outer].
+
+    (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth): elements outside
+    of outers x depth count as zero.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.widening import WIDEN
+
+    scalar, widen = np.dtype(SUMS[dtype]).type, WIDEN[dtype]
+
+    @device
+    def copy(smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth):
+        for _ in range(copies):
+            value = scalar(0)
+            if outer < outers and k < depth:
+                value = widen(data[index])
+            smem[k, outer] = value
+            outer, k = int32(outer + outer_step), int32(k + k_step)
+            index += index_step
+
+    return copy
+
+
 def make_kernel(
     config: Config, dtype: str, out_dtype: str, epilogue: Any = None
 ) -> Callable[..., None]:
@@ -61,16 +111,16 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import below_2_31, scaled
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, make_put_element
+    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.tiles import make_find_tile
+    from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
     sums = SUMS[dtype]
     scalar = np.dtype(sums).type
-    widen = WIDEN[dtype]
     # A result in half precision is added to as float32, and stored as bits.
     result = "float32" if out_dtype in NARROW else out_dtype
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    find_tile = make_find_tile(config.tile_m, config.tile_n)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
@@ -80,7 +130,9 @@ def make_kernel(
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
-    a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
+    copy_a = make_copy(tile_m * tile_k // threads, dtype)
+    copy_b = make_copy(tile_n * tile_k // threads, dtype)
+    spread = make_spread(threads, tile_k)
 
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -91,10 +143,7 @@ def make_kernel(
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
-        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
-        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
-        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
-        tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
+        matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         if is_masked and is_dead(tile_row, tile_col, extra):
             return
         # The mask proves to the compiler that no index is negative: without it, each access to an
@@ -103,30 +152,12 @@ def make_kernel(
         thread_row, thread_col = thread // threads_n, thread % threads_n * taken
 
         # The first element of each tile this thread copies, and the step to its next one.
-        if abs(a.col) <= abs(a.row):
-            a_row: int32 = thread // tile_k
-            a_col: int32 = thread % tile_k
-            a_row_step: int32 = threads // tile_k
-            a_col_step: int32 = 0
-        else:
-            a_row = thread % tile_m
-            a_col = thread // tile_m
-            a_row_step = 0
-            a_col_step = threads // tile_m
-        if abs(b.col) <= abs(b.row):
-            b_row: int32 = thread // tile_n
-            b_col: int32 = thread % tile_n
-            b_row_step: int32 = threads // tile_n
-            b_col_step: int32 = 0
-        else:
-            b_row = thread % tile_k
-            b_col = thread // tile_k
-            b_row_step = 0
-            b_col_step = threads // tile_k
-        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_col * a.col
-        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_row * b.row
-        a_index_step = a_row_step * a.row + a_col_step * a.col
-        b_index_step = b_row_step * b.row + b_col_step * b.col
+        a_row, a_k, a_row_step, a_k_step = spread(thread, abs(a.col) <= abs(a.row), tile_m)
+        b_col, b_k, b_col_step, b_k_step = spread(thread, abs(b.col) > abs(b.row), tile_n)
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col
+        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_k * b.row
+        a_index_step = a_row_step * a.row + a_k_step * a.col
+        b_index_step = b_col_step * b.col + b_k_step * b.row
         rows: int32 = min(m - tile_row, tile_m)
         cols: int32 = min(n - tile_col, tile_n)
 
@@ -138,22 +169,12 @@ def make_kernel(
         left = k
         while left > 0:
             depth: int32 = min(left, tile_k)
-            row, col, index = a_row, a_col, a_index
-            for _ in range(a_copies):
-                value = scalar(0)
-                if row < rows and col < depth:
-                    value = widen(a.data[index])
-                a_smem[col, row] = value
-                row, col = int32(row + a_row_step), int32(col + a_col_step)
-                index += a_index_step
-            row, col, index = b_row, b_col, b_index
-            for _ in range(b_copies):
-                value = scalar(0)
-                if row < depth and col < cols:
-                    value = widen(b.data[index])
-                b_smem[row, col] = value
-                row, col = int32(row + b_row_step), int32(col + b_col_step)
-                index += b_index_step
+            copy_a(
+                a_smem, a.data, a_index, a_index_step, a_row, a_k, a_row_step, a_k_step, rows, depth
+            )
+            copy_b(
+                b_smem, b.data, b_index, b_index_step, b_col, b_k, b_col_step, b_k_step, cols, depth
+            )
             a_index += tile_k * a.col
             b_index += tile_k * b.row
             cuda.syncthreads()

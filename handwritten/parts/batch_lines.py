@@ -358,7 +358,7 @@ def make_patch(lines: Lines) -> Callable[..., None]:
     from dxgemm.handwritten.parts.intrinsics import low_word, store_shared
 
     at_once, pass_bytes = lines.at_once, lines.at_once * lines.row_bytes
-    gather, _ = make_chunk_loads(ITEM_BYTES)
+    gather, *_ = make_chunk_loads(ITEM_BYTES)
     find_ends = make_find_ends()
 
     @device
@@ -405,26 +405,3 @@ def make_line_load(lines: Lines, tile_k: int, is_cached: bool) -> Load:
 
     begin = make_begin_lines(lines)
     return Load(begin, start, advance, finish=None if lines.is_aligned else finish)
-
-
-def make_lane_place(lines: Lines, is_left: bool) -> Callable[..., Any]:
-    """A device function: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
-
-    Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16): rows
-    and then k for the left operand, k and then columns for the right one.
-    """
-    from numba import int32
-
-    is_along_k = lines.is_along_k
-
-    @device
-    def lane_place(lane):
-        inner, outer = lane // 8 % 2, lane // 16
-        if not is_left:
-            inner, outer = outer, inner
-        # Now inner counts 8 x, outer 8 k.
-        if is_along_k:
-            return int32(inner * 8 + lane % 8), int32(outer * 8)
-        return int32(inner * 8), int32(outer * 8 + lane % 8)
-
-    return lane_place

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.parts.batch_lines import Lines, make_lane_place
+from dxgemm.handwritten.parts.batch_lines import CHUNK_ITEMS, Lines
 from dxgemm.handwritten.parts.batch_load import TileBytes
+from dxgemm.handwritten.parts.line_tiles import make_lane_place
 from dxgemm.handwritten.parts.mma_operands import MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
@@ -21,9 +22,8 @@ class Multiply(NamedTuple):
     """Device functions for a thread's sums.
 
     Attributes:
-        begin: (a_smem, b_smem, thread) -> sums of nothing, and the addresses from which on the
-            thread reads a and b.
-        add: (sums, a_from, b_from, part, k_left) -> sums plus the product of a part of k.
+        begin: (a_smem, b_smem, thread) -> sums of nothing, and where the thread reads a and b.
+        add: (sums, where, part, k_left) -> sums plus the product of a part of k.
         locate: (thread) -> row and column in the tile of the first element of the thread, or of its
             warp.
     """
@@ -86,12 +86,12 @@ def make_fma_multiply(
         row, col = locate(thread)
         a_from: int32 = a_smem + row * a_row_bytes
         b_from: int32 = b_smem + col * item_size
-        return zeros(scalar, thread_m * thread_n * numbers), a_from, b_from
+        return zeros(scalar, thread_m * thread_n * numbers), (a_from, b_from)
 
     @device
-    def add(sums, a_from: int32, b_from: int32, part, k_left):
-        a_from += part * part_k * a_k_bytes
-        b_from += part * part_k * b_line_bytes
+    def add(sums, where, part, k_left):
+        a_from: int32 = where[0] + part * part_k * a_k_bytes
+        b_from: int32 = where[1] + part * part_k * b_line_bytes
         for _ in range(part_k // unrolled_k):
             for first_k in static_range(0, unrolled_k, width):
                 if a_is_along_k:
@@ -167,15 +167,16 @@ def make_float64_multiply(config: Any, a_place: TileBytes, b_place: TileBytes) -
 
     @device
     def begin(a_smem, b_smem, thread):
+        return zeros(float64, mmas_m * mmas_n * 4), (a_smem, b_smem, thread)
+
+    @device
+    def add(sums, where, part, k_left):
+        a_smem, b_smem, thread = where
         row, col = locate_warp(thread)
         group: int32 = thread % 32 // 4
         member: int32 = thread % 4
         a_from: int32 = a_smem + (row + group) * a_row_bytes + 2 * member * a_k_bytes
         b_from: int32 = b_smem + (col + 2 * group) * b_col_bytes + 2 * member * b_k_bytes
-        return zeros(float64, mmas_m * mmas_n * 4), a_from, b_from
-
-    @device
-    def add(sums, a_from: int32, b_from: int32, part, k_left):
         a_from += part * part_k * a_k_bytes
         b_from += part * part_k * b_k_bytes
         for kk in static_range(0, part_k, MMA_K):
@@ -213,8 +214,9 @@ def make_half_multiply(config: Any, dtype: str, a_lines: Lines, b_lines: Lines) 
 
     tile_k, locate = config.tile_k, make_locate_warp(config)
     reads_a, reads_b = config.warp_m // MMA, config.warp_n // MMA
-    a_lane, b_lane = make_lane_place(a_lines, True), make_lane_place(b_lines, False)
     a_is_across, b_is_across = not a_lines.is_along_k, not b_lines.is_along_k
+    a_lane = make_lane_place(True, a_is_across, CHUNK_ITEMS)
+    b_lane = make_lane_place(False, b_is_across, CHUNK_ITEMS)
     a_x_bytes, a_k_bytes = a_lines.place
     b_x_bytes, b_k_bytes = b_lines.place
 
@@ -225,10 +227,12 @@ def make_half_multiply(config: Any, dtype: str, a_lines: Lines, b_lines: Lines) 
         b_x, b_k = b_lane(int32(thread % 32))
         a_from: int32 = a_smem + (row + a_x) * a_x_bytes + a_k * a_k_bytes
         b_from: int32 = b_smem + (col + b_x) * b_x_bytes + b_k * b_k_bytes
-        return zeros(float32, reads_a * reads_b * 8), a_from, b_from
+        return zeros(float32, reads_a * reads_b * 8), (a_from, b_from)
 
     @device
-    def add(sums, a_from: int32, b_from: int32, part, k_left):
+    def add(sums, where, part, k_left):
+        a_from: int32 = where[0]
+        b_from: int32 = where[1]
         for _ in range(int32((min(k_left, tile_k) + MMA - 1) // MMA)):
             a_frag, b_frag = (), ()
             for i in static_range(reads_a):

@@ -29,6 +29,27 @@ def make_find_block(lines: int) -> Callable[..., Any]:
     return find_block
 
 
+def make_find_piece(rows: int, cols: int) -> Callable[..., Any]:
+    """A device function: (block, m, n) -> matrix, first row and column of a block's rows x cols."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import divide
+
+    @device
+    def find_piece(block, m, n):
+        tiles_m: int32 = (m + rows - 1) // rows
+        tiles_n: int32 = (n + cols - 1) // cols
+        strip = divide(block, tiles_n)
+        matrix = divide(strip, tiles_m)
+        return (
+            matrix,
+            int32((strip - matrix * tiles_m) * rows),
+            int32((block - strip * tiles_n) * cols),
+        )
+
+    return find_piece
+
+
 def make_merge_members(
     config: Any, apart: int, counts: tuple[int, ...], merge: Callable[..., Any]
 ) -> Callable[..., Any]:

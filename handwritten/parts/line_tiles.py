@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 LINE_BYTES, CHUNK_BYTES = 128, 16
 TRANSPOSED_BYTES = 2  # of the elements that ldmatrix transposes
@@ -109,22 +110,23 @@ def _layout_along(kind: str, problem: Any, name: str) -> str:
     return f"{kind}16" if is_whole else f"{kind}16_ragged"
 
 
-def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions gather and load_vectors, which read a chunk of 16 bytes.
+def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], ...]:
+    """The device functions gather, load_vectors and load_chunk, which read a chunk of 16 bytes.
 
     gather(source, step, inside) returns the words of a chunk whose elements are `step` bytes apart
     and of which `inside` bytes lie inside the operand; the others are 0. load_vectors(source,
     inside, begin, end) returns the two aligned vectors around a chunk at any address, and by how
-    many bytes to shift them; the operand lies between the addresses begin and end.
+    many bytes to shift them; the operand lies between the addresses begin and end. load_chunk
+    takes the same and returns the words of the chunk.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_global, low_word
-    from dxgemm.handwritten.parts.line_intrinsics import load_item
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import load_global, low_word
+    from dxgemm.handwritten.parts.line_intrinsics import load_item, shift_words
 
     part_bytes = min(item_bytes, WORD_BYTES)  # half of an element of 8 bytes
 
+    @device
     def gather(source, step, inside):
         words = ()
         for word in static_range(WORDS):
@@ -137,8 +139,7 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
             words = words + (bits,)
         return words
 
-    gather = device_function(unroll(gather))
-
+    @device
     def load_vectors(source, inside, begin, end):
         shift: int32 = source & (CHUNK_BYTES - 1)
         vector = source - shift
@@ -150,7 +151,33 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
             shift = 0
         return words + (shift,)
 
-    return gather, device_function(unroll(load_vectors))
+    @device
+    def load_chunk(source, inside, begin, end):
+        read = load_vectors(source, inside, begin, end)
+        return shift_words(read[: 2 * WORDS], read[2 * WORDS])
+
+    return gather, load_vectors, load_chunk
+
+
+def make_lane_place(is_left: bool, is_transposed: bool, chunk_items: int) -> Callable[..., Any]:
+    """A device function: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
+
+    Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16): rows
+    and then k for the left operand, k and then columns for the right one.
+    """
+    from numba import int32
+
+    @device
+    def lane_place(lane):
+        inner, outer = lane // 8 % 2, lane // 16
+        if not is_left:
+            inner, outer = outer, inner
+        # Now inner counts 8 x, outer a chunk of k.
+        if is_transposed:
+            return int32(inner * 8), int32(outer * chunk_items + lane % 8)
+        return int32(inner * 8 + lane % 8), int32(outer * chunk_items)
+
+    return lane_place
 
 
 def make_line_tile(
@@ -167,7 +194,6 @@ def make_line_tile(
 
     from dxgemm.handwritten.parts.intrinsics import (
         copy_async_part,
-        device_function,
         load_global,
         low_word,
         store_shared,
@@ -178,13 +204,9 @@ def make_line_tile(
         shift_words,
         transpose_bytes,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    def device(function: Callable[..., Any]) -> Any:
-        return device_function(unroll(function))
 
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
-    is_left, turns_bytes = side == "left", layout == "x4"
+    turns_bytes = layout == "x4"
     is_transposed = layout.startswith("x") and not turns_bytes
     is_async, is_ragged = "16" in layout, layout.endswith("ragged")
     # A thread copies a chunk at a time, or, with words of bytes, the chunks of four x; where there
@@ -247,7 +269,7 @@ def make_line_tile(
         return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
 
     chunk_bytes = device(chunk_bytes)
-    gather, load_vectors = make_chunk_loads(item_bytes)
+    gather, load_vectors, _ = make_chunk_loads(item_bytes)
 
     def count(number, x_left, k_left):
         return chunk_bytes(int32(x_left - ahead_x[number]), int32(k_left - ahead_k[number]))
@@ -344,23 +366,13 @@ def make_line_tile(
                 )
             store_shared(to, pass_add[number], words)
 
-    def lane_place(lane):
-        """Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16):
-        rows and then k for the left operand, k and then columns for the right one."""
-        inner, outer = lane // 8 % 2, lane // 16
-        if not is_left:
-            inner, outer = outer, inner
-        # Now inner counts 8 x, outer a chunk of k.
-        if is_transposed:
-            return int32(inner * 8), int32(outer * chunk_items + lane % 8)
-        return int32(inner * 8 + lane % 8), int32(outer * chunk_items)
-
     def read(address, offset):
         return load_matrices(is_transposed, address, offset)
 
+    lane_place = make_lane_place(side == "left", is_transposed, chunk_items)
     load, put = (load_words, put_words) if turns_bytes else (load, put)
     return LineTile(
         is_async, device(first), device(place), device(start), device(load),
-        device(put), device(lane_place), device(read), xor, add,
+        device(put), lane_place, device(read), xor, add,
         None if layout == "any" or turns_bytes else device(load_inside),
     )  # fmt: skip
