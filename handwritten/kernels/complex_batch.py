@@ -109,7 +109,7 @@ def make_kernel(
         epilogue: a `Fusion` that ends with two numbers.
     """
     a_load, b_load, places = small_batch.make_loads(config, dtype, a_mode, b_mode, notes)
-    rows, cols = config.thread_spread(a_mode, dtype)
+    rows, cols = config.thread_layout(a_mode, dtype)
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
     multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, add_products)

@@ -84,7 +84,7 @@ class Config(BatchConfig):
     def tile_threads(self) -> int:
         return self.threads_m * self.threads_n
 
-    def thread_spread(self, a_mode: str, dtype: str) -> tuple[tuple[int, int, int], ...]:
+    def thread_layout(self, a_mode: str, dtype: str) -> tuple[tuple[int, int, int], ...]:
         """Rows and columns of a thread, as `thread_fragment` takes them."""
         row_width = 1 if a_mode.startswith("row") else self.rows_together(dtype)
         width = VECTOR_BYTES // np.dtype(dtype).itemsize
@@ -173,7 +173,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import outer_product
 
     a_load, b_load, places = make_loads(config, dtype, a_mode, b_mode, notes)
-    rows, cols = config.thread_spread(a_mode, dtype)
+    rows, cols = config.thread_layout(a_mode, dtype)
     scalar = np.dtype(dtype).type
     multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, outer_product)
     store = make_store(thread_fragment(rows, cols), dtype, epilogue, FAR in notes)

@@ -50,7 +50,7 @@ def variant(config: Config, problem: Any) -> tuple[str]:
     return (problem.out_dtype,)
 
 
-def make_spread(threads: int, tile_k: int) -> Callable[..., Any]:
+def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
     """A device function: (thread, is_along_k, tile_outer) -> what a thread copies of a tile.
 
     Its first element, as an index along m or n and one along k, and the steps to its next one.
@@ -58,7 +58,7 @@ def make_spread(threads: int, tile_k: int) -> Callable[..., Any]:
     from numba import int32
 
     @device
-    def spread(thread, is_along_k, tile_outer):
+    def portion(thread, is_along_k, tile_outer):
         if is_along_k:
             outer: int32 = thread // tile_k
             k: int32 = thread % tile_k
@@ -71,7 +71,7 @@ def make_spread(threads: int, tile_k: int) -> Callable[..., Any]:
             k_step = threads // tile_outer
         return outer, k, outer_step, k_step
 
-    return spread
+    return portion
 
 
 def make_copy(copies: int, dtype: str) -> Callable[..., None]:
@@ -132,7 +132,7 @@ def make_kernel(
     b_smem_row = tile_n + config.padding(dtype)
     copy_a = make_copy(tile_m * tile_k // threads, dtype)
     copy_b = make_copy(tile_n * tile_k // threads, dtype)
-    spread = make_spread(threads, tile_k)
+    portion = make_portion(threads, tile_k)
 
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -152,8 +152,8 @@ def make_kernel(
         thread_row, thread_col = thread // threads_n, thread % threads_n * taken
 
         # The first element of each tile this thread copies, and the step to its next one.
-        a_row, a_k, a_row_step, a_k_step = spread(thread, abs(a.col) <= abs(a.row), tile_m)
-        b_col, b_k, b_col_step, b_k_step = spread(thread, abs(b.col) > abs(b.row), tile_n)
+        a_row, a_k, a_row_step, a_k_step = portion(thread, abs(a.col) <= abs(a.row), tile_m)
+        b_col, b_k, b_col_step, b_k_step = portion(thread, abs(b.col) > abs(b.row), tile_n)
         a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col
         b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_k * b.row
         a_index_step = a_row_step * a.row + a_k_step * a.col
