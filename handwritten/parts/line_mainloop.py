@@ -25,6 +25,34 @@ def make_line_tiles(config: Any, dtype: str, *layouts: str) -> tuple[LineTile, L
     )
 
 
+def make_fragments(line: LineTile, parts: int, tile_bytes: int) -> tuple[Callable[..., Any], ...]:
+    """By step: device functions: (a lane's address in the first stage, stage) -> all fragments.
+
+    Those of all parts, whose tiles are `tile_bytes` apart.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    load = line.read
+
+    def of_step(xor: tuple[int, ...], add: tuple[int, ...]) -> Callable[..., Any]:
+        count = len(xor)
+
+        def read(address, stage):
+            fragments = ()
+            for part in static_range(parts):
+                for i in static_range(count):
+                    at = int32((address ^ xor[i]) + stage)
+                    fragments = fragments + load(at, add[i] + part * tile_bytes)
+            return fragments
+
+        return device_function(unroll(read))
+
+    return tuple(map(of_step, line.xor, line.add))
+
+
 def make_multiply(
     config: Any, dtype: str, lines: tuple[LineTile, LineTile], load: Load,
     add: tuple[Callable[..., Any], ...] | None = None, kept: int = 0,
@@ -48,41 +76,21 @@ def make_multiply(
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    (left, right), parts, stages = lines, config.parts, config.stages
+    (left, right), stages, stage_bytes = lines, config.stages, config.stage_bytes
     a_bytes, b_bytes = config.tile_m * LINE_BYTES, config.tile_n * LINE_BYTES
-    b_start, stage_bytes = parts * a_bytes, config.stage_bytes
-    ring_bytes = stages * stage_bytes
-    a_place, a_lane, read_a = left.place, left.lane, left.read
-    b_place, b_lane, read_b = right.place, right.lane, right.read
+    b_start, ring_bytes = config.parts * a_bytes, stages * stage_bytes
+    a_place, a_lane, b_place, b_lane = left.place, left.lane, right.place, right.lane
+    read_a = make_fragments(left, config.parts, a_bytes)
+    read_b = make_fragments(right, config.parts, b_bytes)
     sums_count = config.warp_m * config.warp_n // 32 + kept
     scalar, corner = int32 if dtype == "int8" else float32, make_warp_corner(config)
     (start_a, start_b), (put_a, put_b) = load.start, load.put
     puts_a, puts_b = put_a is not None, put_b is not None
     tile_k, behind = stage_k(dtype), load.behind
 
-    def reader(step: int) -> Callable[..., Any]:
-        a_xor, a_add, b_xor, b_add = (x[step] for x in (left.xor, left.add, right.xor, right.add))
-        a_count, b_count = len(a_xor), len(b_xor)
-
-        def read(a_from, b_from, stage):
-            """Fragments of all parts of a, those of b."""
-            a_frag, b_frag = (), ()
-            for part in static_range(parts):
-                for i in static_range(a_count):
-                    address = int32((a_from ^ a_xor[i]) + stage)
-                    a_frag = a_frag + read_a(address, a_add[i] + part * a_bytes)
-            for part in static_range(parts):
-                for j in static_range(b_count):
-                    address = int32((b_from ^ b_xor[j]) + stage)
-                    b_frag = b_frag + read_b(address, b_add[j] + part * b_bytes)
-            return a_frag, b_frag
-
-        return device_function(unroll(read))
-
     def add_product(sums, a_frag, b_frag):
         return mma_tile(dtype, sums, a_frag, b_frag)
 
-    read = tuple(map(reader, range(STEPS)))
     add = add or (device_function(unroll(add_product)),) * STEPS
 
     def multiply(smem, thread, filled, k_tiles):
@@ -99,7 +107,7 @@ def make_multiply(
         then: int32 = 0
         wait_copies(stages - 2)
         cuda.syncthreads()
-        a_next, b_next = read[0](a_from, b_from, now)
+        a_next, b_next = read_a[0](a_from, now), read_b[0](b_from, now)
         sums = zeros(scalar, sums_count)
         for _ in range(k_tiles):
             then += stage_bytes
@@ -123,7 +131,8 @@ def make_multiply(
                     wait_copies(stages - 2)
                     cuda.syncthreads()
                     now = then
-                a_next, b_next = read[(step + 1) % STEPS](a_from, b_from, now)
+                a_next = read_a[(step + 1) % STEPS](a_from, now)
+                b_next = read_b[(step + 1) % STEPS](b_from, now)
                 sums = add[step](sums, a_frag, b_frag)
         return sums
 

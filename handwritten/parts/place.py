@@ -96,22 +96,14 @@ def make_place(
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.group_table import (
-        FIELDS,
-        FIRST,
-        ROW_ITEMS,
-        SIZE,
-        make_find_problem,
-    )
-    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
-    first_field = FIELDS.index("first")
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
-    find_problem, share = make_find_problem(), make_share()
+    share = make_share()
 
     def begin(a, b, m, n, k, batch, extra):
         tiles_m: int32 = (m + tile_m - 1) // tile_m
@@ -156,6 +148,27 @@ def make_place(
             rank, numbers, rows,
         )  # fmt: skip
 
+    find = _make_find(config, locate, shared)
+    return Place(device_function(unroll(begin)), find, leaves_notes=shared == "m")
+
+
+def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable[..., Tile]:
+    """The device function find of `make_place`."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.group_table import (
+        FIELDS,
+        FIRST,
+        ROW_ITEMS,
+        SIZE,
+        make_find_problem,
+    )
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
+    first_field, find_problem = FIELDS.index("first"), make_find_problem()
+
     def find(work, index):
         matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
@@ -195,8 +208,7 @@ def make_place(
         return Tile(int32(problem), int32(1), int32(1), row, col, m, int32(0), int32(k))
 
     find = {"": find, "m": find_in_rows, "k": find_in_k, "each": find_each}[shared]
-    begin, find = device_function(unroll(begin)), device_function(unroll(find))
-    return Place(begin, find, leaves_notes=shared == "m")
+    return device_function(unroll(find))
 
 
 class SkinnyTile(NamedTuple):
