@@ -18,16 +18,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dxgemm.handwritten.frames.ring import make_ring_kernel
 from dxgemm.handwritten.kernels import emulated_float32
+from dxgemm.handwritten.kernels.tensor_tile import make_line_kernel
 from dxgemm.handwritten.parts.configs import LineConfig
 from dxgemm.handwritten.parts.emulation import SCHEMES
 from dxgemm.handwritten.parts.kernel import Reductions, no_maps
-from dxgemm.handwritten.parts.line_mainloop import make_line_tiles, make_multiply
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, STEPS
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.ring import make_load
 from dxgemm.handwritten.parts.scale_back import make_scale_back
 from dxgemm.handwritten.parts.store import make_store
 
@@ -128,20 +126,20 @@ def make_kernel(
         epilogue: a `Fusion`, whose operands end with the buffers of row factors, column factors and
             the flag of validity_check.
     """
-    are_k_major, flag = (a_innermost == "k", b_innermost == "k"), len(epilogue.operands) - 1
-    tile_k, sums = config.tile_k, config.warp_m * config.warp_n // 32
-    lines = make_line_tiles(config, ELEMENT, *("k16" if is_k else "x16" for is_k in are_k_major))
-    load = make_load(config, tile_k, ITEM_BYTES[ELEMENT], lines, make_operands_of(*are_k_major))
-    add = make_add(config, SCHEMES[scheme_name].shift)
-    return make_ring_kernel(
-        tile_k,
-        make_place(config, tile_k, stored, flag=flag),
-        load.fill,
-        make_multiply(config, ELEMENT, lines, load, add, kept=sums),
+    a_is_k_major, b_is_k_major = a_innermost == "k", b_innermost == "k"
+    flag = len(epilogue.operands) - 1
+    return make_line_kernel(
+        config,
+        ELEMENT,
+        ("k16" if a_is_k_major else "x16", "k16" if b_is_k_major else "x16"),
+        make_place(config, config.tile_k, stored, flag=flag),
         make_store(
             config, "float32", stored=stored, epilogue=epilogue if epilogue.stages else None,
             commutes=False, prepare=make_scale_back(config.warp_n, flag - 2),
         ),
+        make_operands_of(a_is_k_major, b_is_k_major),
+        add=make_add(config, SCHEMES[scheme_name].shift),
+        kept=config.warp_m * config.warp_n // 32,
     )  # fmt: skip
 
 

@@ -95,19 +95,25 @@ def make_kernel(
 
 
 def make_line_kernel(
-    config: Config, dtype: str, layouts: tuple[str, str], place: Place, store: Store,
-    operands_of: Callable[..., Any] | None = None,
+    config: LineConfig, dtype: str, layouts: tuple[str, str], place: Place, store: Store,
+    operands_of: Callable[..., Any] | None = None, **multiply: Any,
 ) -> Callable[..., None]:  # fmt: skip
-    """The kernel with a place and a store of its own.
+    """The kernel with parts of its own.
 
     Args:
         layouts: of a and b, see `line_tiles`.
         operands_of: see `ring.make_load`.
+        multiply: further arguments of `line_mainloop.make_multiply`.
     """
     tile_k, lines = stage_k(dtype), make_line_tiles(config, dtype, *layouts)
     load = make_load(config, tile_k, ITEM_BYTES[dtype], lines, operands_of)
-    multiply = make_multiply(config, dtype, lines, load)
-    return make_ring_kernel(tile_k, place, load.fill, multiply, store)
+    return make_ring_kernel(
+        tile_k,
+        place,
+        load.fill,
+        make_multiply(config, dtype, lines, load, **multiply),
+        store,
+    )
 
 
 KERNEL = Kernel(

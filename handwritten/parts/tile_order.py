@@ -11,26 +11,6 @@ from typing import Any
 from dxgemm.handwritten.parts import triangle
 
 
-def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
-    """A device function: (index of a tile, tiles_m, tiles_n) -> matrix, first row, first column."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function, divide
-
-    @device_function
-    def locate(index, tiles_m, tiles_n):
-        """Matrix, first row and first column of a tile, by a threadblock swizzle of its index."""
-        matrix = divide(index, int32(tiles_m * tiles_n))
-        tile = int32(index - matrix * tiles_m * tiles_n)
-        top = int32(divide(tile, int32(swizzle_rows * tiles_n)) * swizzle_rows)
-        place = int32(tile - top * tiles_n)
-        rows = int32(min(swizzle_rows, tiles_m - top))
-        col = divide(place, rows)
-        return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
-
-    return locate
-
-
 def make_share() -> Callable[..., Any]:
     """A device function: (tiles of k, part, parts) -> the first tile of a part, and its tiles."""
     from numba import int32
@@ -49,32 +29,41 @@ def make_share() -> Callable[..., Any]:
 def make_tile_map(
     tile_m: int, tile_n: int, swizzle_rows: int, stored: str
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """`make_locate`, and a device function: (batch, tiles_m, tiles_n) -> tiles of all matrices.
+    """Device functions: the place of a tile, and the number of tiles.
+
+    locate(index of a tile, tiles_m, tiles_n) returns its matrix, first row and first column;
+    count(batch, tiles_m, tiles_n) the tiles of all matrices.
 
     Args:
         stored: triangles of a symmetric result that are written; "" for another result.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, opaque
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide, opaque
 
     if stored:
         locate_lower, count_lower = triangle.make_tile_map(tile_m, tile_n, swizzle_rows)
 
-        @device_function
         def locate(index, tiles_m, tiles_n):
             # Nothing of it is kept from tile to tile: registers are short in the main loop.
             matrix, row, col = locate_lower(index, opaque(tiles_m), opaque(tiles_n))
             return matrix, int32(row * tile_m), int32(col * tile_n)
 
-        @device_function
         def count(batch, tiles_m, tiles_n):
             return batch * count_lower(tiles_m, tiles_n)
 
-        return locate, count
+    else:
 
-    @device_function
-    def count_all(batch, tiles_m, tiles_n):
-        return batch * tiles_m * tiles_n
+        def locate(index, tiles_m, tiles_n):
+            matrix = divide(index, int32(tiles_m * tiles_n))
+            tile = int32(index - matrix * tiles_m * tiles_n)
+            top = int32(divide(tile, int32(swizzle_rows * tiles_n)) * swizzle_rows)
+            place = int32(tile - top * tiles_n)
+            rows = int32(min(swizzle_rows, tiles_m - top))
+            col = divide(place, rows)
+            return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
 
-    return make_locate(tile_m, tile_n, swizzle_rows), count_all
+        def count(batch, tiles_m, tiles_n):
+            return batch * tiles_m * tiles_n
+
+    return device_function(locate), device_function(count)
