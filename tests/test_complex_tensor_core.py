@@ -14,7 +14,8 @@ from test_complex_batch import LAYOUTS, check
 import dxgemm
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels.complex_tensor_core import KERNEL, Config, smem_offset
+from dxgemm.handwritten.kernels.complex_tensor_core import KERNEL, Config
+from dxgemm.handwritten.parts.complex_mma import smem_offset
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import contiguous_problem
 
