@@ -9,6 +9,8 @@ tiles, async_tiles                tiles of a and b in shared memory
 batch_*                           many small matrices: tiles, and the parts of the frame `resident`
 group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
+ring                              copies to the stages of the frame `ring`
+line_*, thread_mainloop, complex_mma   its main loops, and the tiles that they read
 tensor_map, wgmma_*               TMA, the ring of stages, main loops, the store of a tile
 chunk_store, rounded_store        that store, by chunk: through shared memory as sums, or rounded
 place, tile_order                 which block takes which tile, and which k
