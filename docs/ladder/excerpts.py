@@ -41,10 +41,7 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
         Excerpt("for _ in range(k_tiles)", "read_stage = 0"),
     ),
     "ping_pong": (Excerpt("for _ in range(k_tiles)", "a_frag, b_frag = a_next"),),
-    "tuned": (
-        Excerpt("matrix = divide(index", "return matrix", "parts/tile_order.py"),
-        Excerpt("exact: int32 =", "turns: int32 =", "parts/thread_mainloop.py"),
-    ),
+    "tuned": (Excerpt("group = divide", "tile_col ="),),
     "tensor_core": (Excerpt("for _ in range(exact if", "acc = sums"),),
     "wgmma": (
         Excerpt("while depth < tile.end_k", "stage, parity = after(", "frames/tma.py"),

@@ -23,16 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.frames.ring import make_ring_kernel
-from dxgemm.handwritten.parts.async_tiles import copy_modes
-from dxgemm.handwritten.parts.block_mask import make_is_dead
+from dxgemm.handwritten.parts import triangle
+from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
-from dxgemm.handwritten.parts.fragment import make_lane_corner, thread_fragment
+from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
-from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
-from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply
-from dxgemm.handwritten.parts.tile_store import make_store
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.tile_store import make_store_tile
+
+SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,6 @@ class Config(RingConfig):
     """
 
     split_k: int = 1
-
-    swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -79,33 +76,225 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 
 def make_kernel(
-    config: Config, dtype: str, a_mode: str, b_mode: str, slicing: str = "", stored: str = "",
+    config: Config,
+    dtype: str,
+    a_mode: str,
+    b_mode: str,
+    slicing: str = "",
+    stored: str = "",
     epilogue: Any = None,
-) -> Callable[..., None]:  # fmt: skip
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     """
-    from dxgemm.handwritten.parts.intrinsics import outer_product
+    from numba import cuda, int32, int64
 
-    width = VECTOR_BYTES // ITEM_BYTES[dtype]
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
+    from dxgemm.handwritten.parts.intrinsics import (
+        commit_copies,
+        divide,
+        global_address,
+        load_vectors,
+        opaque,
+        outer_product,
+        shared_address,
+        wait_copies,
+        zeros,
+    )
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+
+    is_sliced = slicing == "sliced"
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_k_bytes = tile_k * item_size
+    thread_m, thread_n = config.thread_m, config.thread_n
+    stages, split_k = config.stages, config.split_k
+    warps_n = tile_n // config.warp_n
+    warp_m, warp_n = config.warp_m, config.warp_n
+    a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
+    a_bytes = tile_k * a_row_bytes
+    stage_bytes = config.stage_bytes(dtype)
+    ring_bytes = stages * stage_bytes
     # A thread's rows come in vectors, one from each of thread_m / row_width row groups.
-    row_width = width if config.thread_m % width == 0 else width // 2
-    epilogue, _, is_dead = make_is_dead(epilogue)
-    fragment = thread_fragment(
-        (config.thread_m, row_width, LANES_M * row_width), (config.thread_n, width, LANES_N * width)
+    row_width = width if thread_m % width == 0 else width // 2
+    row_vectors, col_vectors = thread_m // row_width, thread_n // width
+    row_group, col_group = LANES_M * row_width, LANES_N * width
+    a_step, b_step = row_group * item_size, col_group * item_size  # from vector to vector
+    a_begin, a_copy, a_copy_predicated = make_tile_copy(
+        a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
-    load = make_load(config, dtype, a_mode, b_mode)
-    return make_ring_kernel(
-        config.tile_k,
-        make_place(config, config.tile_k, stored, slicing == "sliced", is_dead, is_even=True),
-        load.fill,
-        make_multiply(config, dtype, row_width, load, outer_product),
-        make_store(
-            config, fragment, make_lane_corner(config, row_width, width), dtype, stored, epilogue
-        ),
+    b_begin, b_copy, b_copy_predicated = make_tile_copy(
+        b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
+    locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
+    store_tiles = tuple(
+        make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
+        for how in triangle.stores(stored, epilogue)
+    )
+
+    @gemm_kernel
+    def tuned_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        smem = shared_address(cuda.shared.array(0, scalar))
+
+        # --- This block's tile, its share of k, this thread's place ---
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
+        if stored:
+            matrix, row, col = locate(block, tiles_m, tiles_n)
+            tile_row = int64(row) * tile_m
+            tile_col = int64(col) * tile_n
+        else:
+            matrix = divide(block, tiles_m * tiles_n)
+            tile: int32 = block - matrix * tiles_m * tiles_n
+            group = divide(tile, SWIZZLE_ROWS * tiles_n)
+            rows_left: int32 = tiles_m - group * SWIZZLE_ROWS
+            swizzle_rows = min(rows_left, int32(SWIZZLE_ROWS))
+            place: int32 = tile - group * SWIZZLE_ROWS * tiles_n
+            col = divide(place, swizzle_rows)
+            tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
+            tile_col = int64(col) * tile_n
+        if is_masked and is_dead(tile_row, tile_col, extra):
+            return
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        if is_sliced:
+            part: int32 = cuda.blockIdx.y
+            parts: int32 = cuda.gridDim.y
+            share = divide(k_tiles + parts - 1, parts)
+            first: int32 = share * part
+            first = min(first, k_tiles)
+            end: int32 = first + share
+            end = min(end, k_tiles)
+            out_start = (part * batch + matrix) * out.batch
+        else:
+            first = k_tiles * rank // split_k
+            end = k_tiles * (rank + 1) // split_k
+            out_start = matrix * out.batch
+        first_k = int64(first) * tile_k
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        thread_row: int32 = warp // warps_n * warp_m + lane_row * row_width
+        thread_col: int32 = warp % warps_n * warp_n + lane_col * width
+
+        b_smem: int32 = smem + a_bytes
+        a_copying, a_source = a_begin(
+            thread,
+            smem,
+            global_address(a.data)
+            + (matrix * a.batch + tile_row * a.row + first_k * a.col) * item_size,
+            m - tile_row,
+            a.row * item_size,
+            a.col * item_size,
+        )
+        b_copying, b_source = b_begin(
+            thread,
+            b_smem,
+            global_address(b.data)
+            + (matrix * b.batch + tile_col * b.col + first_k * b.row) * item_size,
+            n - tile_col,
+            b.col * item_size,
+            b.row * item_size,
+        )
+        a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        # Tiles still to copy, and how many of them, at the end, need predicates.
+        to_copy: int32 = end - first
+        last_depth: int32 = min(k - int64(end - 1) * tile_k, tile_k)
+        predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
+
+        def copy_exact():
+            a_copy(a_copying, write_stage, a_source)
+            b_copy(b_copying, write_stage, b_source)
+
+        def copy_edge():
+            depth: int32 = last_depth if to_copy == 1 else tile_k
+            a_copy_predicated(a_copying, write_stage, a_source, depth)
+            b_copy_predicated(b_copying, write_stage, b_source, depth)
+
+        def advance():
+            nonlocal a_source, b_source, to_copy, write_stage
+            commit_copies()
+            a_source += a_tile_step
+            b_source += b_tile_step
+            to_copy -= 1
+            write_stage += stage_bytes
+
+        # --- Prologue: all stages but one are on their way ---
+        write_stage: int32 = 0
+        for _ in range(stages - 1):
+            if to_copy > predicated:
+                copy_exact()
+            elif to_copy > 0:
+                copy_edge()
+            advance()
+        wait_copies(stages - 2)
+        cuda.syncthreads()
+
+        # --- Main loop ---
+        # The fragments of the next k are read while this one's are multiplied, across the border
+        # of tiles too.
+        acc = zeros(scalar, thread_m * thread_n)
+        a_address: int32 = smem + thread_row * item_size
+        b_address: int32 = smem + a_bytes + thread_col * item_size
+        read_stage: int32 = 0
+        a_frag = load_vectors(scalar, row_width, a_address, 0, a_step, row_vectors)
+        b_frag = load_vectors(scalar, width, b_address, 0, b_step, col_vectors)
+        # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
+        exact: int32 = max(to_copy - predicated, 0)
+        for phase in static_range(2):
+            turns: int32 = exact if phase == 0 else end - first - exact
+            for _ in range(turns):
+                for kk in static_range(tile_k):
+                    if kk == tile_k - 1:
+                        read_stage += stage_bytes
+                        if read_stage == ring_bytes:
+                            read_stage = 0
+                        wait_copies(stages - 2)
+                        cuda.syncthreads()
+                    if kk == 0 or kk == tile_k - 1:
+                        a_row: int32 = a_address + read_stage
+                        b_row: int32 = b_address + read_stage
+                    # The k after the last is the next tile's first.
+                    a_offset = (kk + 1) % tile_k * a_row_bytes
+                    b_offset = (kk + 1) % tile_k * b_row_bytes
+                    a_next = load_vectors(scalar, row_width, a_row, a_offset, a_step, row_vectors)
+                    b_next = load_vectors(scalar, width, b_row, b_offset, b_step, col_vectors)
+                    if kk == 0:  # every thread has left the stage that this overwrites
+                        if phase == 0:
+                            copy_exact()
+                        elif to_copy > 0:
+                            copy_edge()
+                        advance()
+                        if write_stage == ring_bytes:
+                            write_stage = 0
+                    acc = outer_product(acc, a_frag, b_frag)
+                    a_frag, b_frag = a_next, b_next
+
+        # --- Epilogue ---
+        wait_copies(0)
+        if stored and is_sliced:  # found again: kept, they would take registers of the main loop
+            block = opaque(int32(cuda.blockIdx.x)) // split_k
+            matrix, row, col = locate(block, tiles_m, tiles_n)
+            tile_row, tile_col = int64(row) * tile_m, int64(col) * tile_n
+        for i in static_range(len(store_tiles)):
+            store_tiles[i](
+                acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n,
+                alpha, beta, c, matrix * c.batch, out, out_start, extra,
+            )  # fmt: skip
+
+    return tuned_kernel
 
 
 KERNEL = Kernel(

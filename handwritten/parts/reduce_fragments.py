@@ -13,40 +13,21 @@ from typing import Any
 FULL_WARP = 0xFFFFFFFF
 
 
-def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
-    """A device function: finish 16 rows of a float32 tile, all columns of it, and reduce them.
+def make_put_line(epilogue: Any, reducer: Any, tile_n: int) -> Callable[..., None]:
+    """A device function: merge what four threads have of a row, and write it."""
+    from numba import cuda, int64
 
-    It takes a thread's elements, its lane, the matrix, the slots of a row (see
-    `reduction.make_put_partial`), the first row and column, m, n, alpha, beta, c with its offset
-    and strides, and the last parameter. A warp's threads must call it together. It writes the slot
-    of the tile; the last tile of a row also fills those that no tile has.
-
-    Args:
-        epilogue: a `Fusion` with a reduction that is not of columns.
-        tile_n: columns of the tile.
-    """
-    from numba import cuda, int32, int64
-
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import device_function, scaled
-    from dxgemm.handwritten.parts.reduction import make_put_partial, make_reducer
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.reduction import make_put_partial
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     reduction, is_transposed = epilogue.reduction, epilogue.is_transposed
     is_whole = reduction.axis is None
-    reducer = make_reducer(reduction, "float32")
-    empty, step, join = reducer.empty, reducer.step, reducer.join
     partial, no_partial, merge = reducer.partial, reducer.no_partial, reducer.merge
     members = reducer.values + reducer.indices
     put_partial = make_put_partial(epilogue, "float32")
-    plus_c = make_plus_c("float32")
-    finish_one = make_finish(epilogue, "float32", "float32")
-    finish_pair = make_finish(epilogue, "float32", "float32", 2)
-    eighths = tile_n // 8  # a thread has two neighbours of each
 
     def put_line(state, lane, matrix, slots, row, left, m, n, extra):
-        """Merge what four threads have of a row, and write it."""
         if is_whole and is_transposed:  # the index counts row by row, as the caller sees them
             result = partial(state, left * m + row, m)
         elif is_whole:
@@ -65,7 +46,36 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                 for unused in range(slot + 1, slots):
                     put_partial(no_partial(), matrix, unused, slots, row, m, extra)
 
-    put_line = device_function(unroll(put_line))
+    return device_function(unroll(put_line))
+
+
+def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
+    """A device function: finish 16 rows of a float32 tile, all columns of it, and reduce them.
+
+    It takes a thread's elements, its lane, the matrix, the slots of a row (see
+    `reduction.make_put_partial`), the first row and column, m, n, alpha, beta, c with its offset
+    and strides, and the last parameter. A warp's threads must call it together. It writes the slot
+    of the tile; the last tile of a row also fills those that no tile has.
+
+    Args:
+        epilogue: a `Fusion` with a reduction that is not of columns.
+        tile_n: columns of the tile.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import device_function, scaled
+    from dxgemm.handwritten.parts.reduction import make_reducer
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    reducer = make_reducer(epilogue.reduction, "float32")
+    empty, step, join = reducer.empty, reducer.step, reducer.join
+    put_line = make_put_line(epilogue, reducer, tile_n)
+    plus_c = make_plus_c("float32")
+    finish_one = make_finish(epilogue, "float32", "float32")
+    finish_pair = make_finish(epilogue, "float32", "float32", 2)
+    eighths = tile_n // 8  # a thread has two neighbours of each
 
     def reduce_line(
         acc, half, cols, row, left, first_col, matrix, m, alpha, beta,

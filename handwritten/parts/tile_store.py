@@ -18,8 +18,7 @@ import numpy as np
 
 from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.store import Store
-from dxgemm.handwritten.parts.triangle import Side, make_keeps, mirrored, stores
+from dxgemm.handwritten.parts.triangle import Side, make_keeps, mirrored
 
 ROW_PADDING_BYTES = 16  # keeps rows apart in the banks and aligned for 16-byte accesses
 
@@ -394,39 +393,3 @@ def make_store_tile(
                 cluster_sync()  # until then, others read this block's shared memory
 
     return cuda.jit(device=True, forceinline=True)(unroll(store_tile))
-
-
-def make_store(
-    config: Any, fragment: Fragment, corner: Callable[..., Any], dtype: str, stored: str = "",
-    epilogue: Any = None,
-) -> Store:  # fmt: skip
-    """The result by `make_store_tile`; of a symmetric one, each image of a tile.
-
-    Args:
-        fragment: elements of a thread.
-        corner: device function: thread -> the first row and column of its elements in the tile.
-        stored: triangles of a symmetric result that are written; "" for another result.
-    """
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    tile, threads, split_k = (config.tile_m, config.tile_n), config.threads, config.split_k
-    store_tiles = tuple(
-        make_store_tile(fragment, tile, threads, dtype, epilogue, split_k, *how)
-        for how in stores(stored, epilogue)
-    )
-
-    def begin(result):
-        return 0
-
-    def store(sums, smem, thread, tile, work, result, held):
-        row, col = corner(thread)
-        c, out = result.c, result.out
-        for i in static_range(len(store_tiles)):
-            store_tiles[i](
-                sums, smem, work.rank, tile.matrix, row, col, tile.row, tile.col, result.m,
-                result.n, result.alpha, result.beta, c, tile.matrix * c.batch, out,
-                tile.matrix * out.batch, result.extra,
-            )  # fmt: skip
-
-    return Store(device_function(begin), device_function(unroll(store)))
