@@ -34,7 +34,9 @@ class Cyclic:
 signal.signal(signal.SIGALRM, call)
 gc.set_threshold(50)  # collects often, in the middle of a call
 call()
-for _ in range(8):
+calls = 0
+while calls < 8 or (len(results + refusals) < 3 and calls < 1000):  # a call may be quick
+    calls += 1
     if sys.argv[1] == "finalizer":
         Cyclic()
     assert (dxgemm.gemm(ones, other) == 5).all()

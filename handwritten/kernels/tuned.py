@@ -31,7 +31,7 @@ from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 
-SWIZZLE_ROWS = 8  # tile rows that are worked on together
+SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share what is in L2
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Config(RingConfig):
     """
 
     split_k: int = 1
+
+    swizzle_rows = SWIZZLE_ROWS
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
