@@ -9,6 +9,7 @@ operand that allows such accesses, along k or along outer, and one element of an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -205,35 +206,20 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
     return device_function(find_tile)
 
 
-def make_store_result(
-    fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
-) -> Any:
-    """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
+def make_writes(
+    fragment: Fragment, dtype: str, epilogue: Any
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Device functions that finish and write one result of a thread, and all of its vectors.
 
-    (row, col) is the first element, counted in the matrix at c_start and out_start; `is_inside`
-    says that the block's whole tile is inside.
-
-    Args:
-        fragment: elements of a thread, in vectors of 16 bytes along rows.
-        index: type of strides in bytes where vectors are written without c: int32, or int64.
+    They are functions of their own, because numba then works out their types once and not for each
+    call.
     """
-    from numba import int32, int64
-
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        global_address,
-        scaled,
-        store_global,
-        store_vector,
-    )
-    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
+    from dxgemm.handwritten.parts.intrinsics import device_function, scaled, store_vector
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    index = index or int64
-    item_size = np.dtype(dtype).itemsize
-    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // np.dtype(dtype).itemsize)
     runs = len(firsts)
     # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     taken = columns_for_one(epilogue)
@@ -241,13 +227,11 @@ def make_store_result(
     plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
     finish = make_finish(epilogue, dtype, dtype, taken)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
-    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
-    is_short = is_plain or (
+    is_short = epilogue is None or (
         len(epilogue.stages) <= MOST_STAGES_TOGETHER
         and not any(stage.outputs for stage in epilogue.stages)
     )
     together = VECTORS_TOGETHER if is_short else 1
-    far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def write_one(values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra):
         values = plus_one(scaled(alpha, values), beta, c, c_index, c_step)
@@ -276,9 +260,40 @@ def make_store_result(
                 values = results[(i - first) * stored : (i - first) * stored + stored]
                 store_vector(out.data, at, values)
 
-    # Functions of their own, because numba then works out their types once and not for each call.
-    write_one = device_function(unroll(write_one))
-    write_vectors = device_function(unroll(write_vectors))
+    return device_function(unroll(write_one)), device_function(unroll(write_vectors))
+
+
+def make_store_result(
+    fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
+) -> Any:
+    """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
+
+    (row, col) is the first element, counted in the matrix at c_start and out_start; `is_inside`
+    says that the block's whole tile is inside.
+
+    Args:
+        fragment: elements of a thread, in vectors of 16 bytes along rows.
+        index: type of strides in bytes where vectors are written without c: int32, or int64.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        global_address,
+        scaled,
+        store_global,
+    )
+    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    index = index or int64
+    item_size = np.dtype(dtype).itemsize
+    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    runs, taken = len(firsts), columns_for_one(epilogue)
+    write_one, write_vectors = make_writes(fragment, dtype, epilogue)
+    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
+    far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
