@@ -25,17 +25,19 @@ def make_narrow_store(
         dtype: dtype of c and out.
         epilogue: epilogue as `dxgemm.handwritten.parts.epilogue` takes it.
     """
-    from numba import cuda, int32, uint16
+    from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import load_shared, load_vector, store_vector
+    from dxgemm.handwritten.parts.intrinsics import load_shared, store_vector
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors
     from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
-    widen, narrow, element_type = WIDEN[dtype], NARROW[dtype], stored_type(dtype)
+    narrow, element_type = NARROW[dtype], stored_type(dtype)
     allows_vectors = make_allows_vectors(dtype)
-    scalar, adds_c = np.dtype(sums).type, sums == "float32"
+    scalar = np.dtype(sums).type
+    plus_vector, plus_one = make_plus_c(sums, dtype, width=WIDTH), make_plus_c(sums, dtype)
     smem_row_bytes = row_bytes(tile_n, sums)
     row_vectors = tile_n // WIDTH
     finish = make_finish(epilogue, sums, "float32")
@@ -43,7 +45,6 @@ def make_narrow_store(
 
     def narrow_store(smem, rank, matrix, tile_row, tile_col, m, n, beta, c, out, extra):
         c_start, out_start = matrix * c.batch, matrix * out.batch
-        c = Operand(view_as(element_type, c.data), c.batch, c.row, c.col)
         out = Operand(view_as(element_type, out.data), out.batch, out.row, out.col)
         is_vector = allows_vectors(beta, c, c_start, out, out_start)
         for vector in range(int32(cuda.threadIdx.x & 1023), tile_m * row_vectors, threads):
@@ -55,12 +56,7 @@ def make_narrow_store(
                 c_index = c_start + row * c.row + col * c.col
                 out_index = out_start + row * out.row + col * out.col
                 if is_vector and col + WIDTH <= n:
-                    if adds_c and beta != 0:
-                        added = load_vector(uint16, WIDTH, c.data, c_index)
-                        sums = ()
-                        for element in static_range(WIDTH):
-                            sums = sums + (values[element] + beta * widen(added[element]),)
-                        values = sums
+                    values = plus_vector(values, beta, c, c_index, 0)
                     values = finish_vector(values, matrix, row, col, extra)
                     bits = ()
                     for element in static_range(WIDTH):
@@ -69,10 +65,9 @@ def make_narrow_store(
                 else:
                     for element in static_range(WIDTH):
                         if col + element < n:
-                            value = values[element]
-                            if adds_c and beta != 0:
-                                value += beta * widen(c.data[c_index + element * c.col])
-                            value = finish(value, matrix, row, col + element, extra)
+                            value = (values[element],)
+                            value = plus_one(value, beta, c, c_index + element * c.col, 0)
+                            value = finish(value[0], matrix, row, col + element, extra)
                             out.data[out_index + element * out.col] = narrow(value)
 
     return cuda.jit(device=True, forceinline=True)(unroll(narrow_store))
