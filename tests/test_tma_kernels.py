@@ -52,7 +52,15 @@ from dxgemm.problem.problem import Problem
 
 HALF = "float16"
 ALPHA, BETA = 2, 3
-RELU = Fusion(bound_epilogue(epilogues.relu).stages, ())
+
+
+@epilogues.epilogue
+def placed(value, row, col):
+    """The value, moved by where it is."""
+    return max(value, 0.0) + 2.0 * row + 3.0 * col
+
+
+PLACED, RELU = (Fusion(bound_epilogue(e).stages, ()) for e in (placed, epilogues.relu))
 
 
 @pytest.fixture(autouse=True)
@@ -177,14 +185,22 @@ def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
 
 
-@pytest.mark.parametrize("dtype", [HALF, "int8"])
-def test_an_epilogue_sees_every_element(dtype):
+@pytest.mark.parametrize(("dtype", "config"), [
+    (HALF, None), ("int8", None), (HALF, PINGPONG), (HALF, TURNED), (HALF, ALL),
+], ids=str)  # fmt: skip
+def test_an_epilogue_sees_every_element(dtype, config):
     k, reads_c = (64, True) if dtype == HALF else (8, False)
-    problem = problem_of(dtype, (1, 8, 32, k), epilogue=RELU, reads_c=reads_c)
+    problem = problem_of(dtype, (1, 8, 32, k), epilogue=PLACED, reads_c=reads_c)
     operands, beta = operands_of(problem), BETA if reads_c else 0
-    run(spec_of("wgmma", problem), problem, operands, factors=(ALPHA, beta))
+    spec = spec_of("wgmma", problem, config)
+    run(spec, problem, operands, factors=(ALPHA, beta), most_blocks=4)
     expected = product_of(operands, np.arange(k), ALPHA, beta)
-    check(operands["out"], lambda *position: np.maximum(expected(*position), 0))
+
+    def moved(matrix, row, col):
+        values = np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
+        return np.minimum(values, 127) if dtype == "int8" else values
+
+    check(operands["out"], moved)
 
 
 @pytest.mark.parametrize(("triangle", "config"), [
