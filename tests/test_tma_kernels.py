@@ -217,13 +217,15 @@ def test_a_symmetric_result_is_written_once_computed(triangle, config):
     assert triangle == "both" or (row <= col if triangle == "upper" else col <= row).all()
 
 
-def test_a_dead_block_is_left_as_it_is():
+@pytest.mark.parametrize("is_pingpong", [False, True])
+def test_a_dead_block_is_left_as_it_is(is_pingpong):
     live = [1, 0, 0, 1]
     mask = Table("uint8", live)
     fusion = Fusion((block_mask,), (FusedOperand("mask", "uint8", block=64),))
     problem = problem_of(HALF, (1, 72, 72, 64), epilogue=fusion)
     operands = operands_of(problem)
-    run(spec_of("wgmma", problem), problem, operands, ((mask, 0, 2, 1),))
+    spec = spec_of("wgmma", problem, Config(64, 64, is_pingpong=is_pingpong))
+    run(spec, problem, operands, ((mask, 0, 2, 1),))
     expected = product_of(operands, np.arange(problem.k), ALPHA, BETA)
     _, row, col = check(operands["out"], expected, 64 * 64 + 8 * 8)
     assert (np.array(live)[row // 64 * 2 + col // 64] == 1).all()
