@@ -119,6 +119,10 @@ def make_tma_kernel(
                         fetch(target, barrier, tile, depth, maps)
                         depth += tile_k
                         stage, parity = after(stage, parity)
+                if cluster > 1:  # until then, the partner arrives at this block's barriers
+                    for _ in range(stages):
+                        hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                        stage, parity = after(stage, parity)
         else:
             # --- Consumers: warpgroups with some rows of every tile, or all of every other one ---
             if consumer_registers:
@@ -155,7 +159,5 @@ def make_tma_kernel(
                     matrix, row, col, end_row = load_shared(int32, 4, at, 0)
                     tile = Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
                 store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
-        if cluster > 1:  # until then, the partner writes to this block's shared memory
-            hopper.meet_cluster()
 
     return tma_kernel
