@@ -117,7 +117,7 @@ def make_sync(config: Any) -> Callable[[], None]:
     """A device function: wait for all threads of the tile; those of others take as many steps."""
     from dxgemm.handwritten.parts.intrinsics import cuda
 
-    is_warp = config.tile_threads == WARP
+    is_warp = config.has_warps_apart and config.tile_threads == WARP
 
     @device
     def sync():
