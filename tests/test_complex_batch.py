@@ -123,7 +123,7 @@ def test_squares_of_every_size(home, dtype, size):
 
 @pytest.mark.skipif(not IS_SIMULATED, reason="needs the simulator")
 def test_a_tile_keeps_to_its_part_of_shared_memory(monkeypatch):
-    """Threads of a warp wait for nobody else, and others still multiply out of their parts."""
+    """Its threads wait for each other alone: others may still multiply out of their parts."""
     store_shared, places = intrinsics.store_shared, set()
 
     def recorded(address, offset, values):

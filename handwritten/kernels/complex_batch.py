@@ -66,7 +66,7 @@ def make_store(
 ) -> Store:  # fmt: skip
     """The store of complex sums, by `make_store_complex`, in the tile's part of shared memory.
 
-    The threads of a tile wait for each other, not for those of the block's other tiles.
+    Those of other tiles may still be read: `sync` waits for the threads of one tile at least.
     """
     from numba import int32, int64
 
