@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from threading import current_thread
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dxgemm.call.complex_call import LARGE, form_of_problem
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_batch
+from dxgemm.handwritten.parts import intrinsics
 from dxgemm.problem.complex_form import MOST_SMALL, direct_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
@@ -117,6 +119,26 @@ def dxgemm_configs(dtype):
 def test_squares_of_every_size(home, dtype, size):
     calls = [(1, 0, ""), (1j, 1 - 2j, "")]
     check(home, dtype, (size, size, size), "CCC", calls, batch=size % 7 + 2)
+
+
+@pytest.mark.skipif(not IS_SIMULATED, reason="needs the simulator")
+def test_a_tile_keeps_to_its_part_of_shared_memory(monkeypatch):
+    """Its threads wait for each other alone: others may still multiply out of their parts."""
+    store_shared, places = intrinsics.store_shared, set()
+
+    def recorded(address, offset, values):
+        member = current_thread().threadIdx.x // config.tile_threads
+        places.add((member, int(address + offset) // config.tile_bytes("complex64")))
+        store_shared(address, offset, values)
+
+    monkeypatch.setattr(intrinsics, "store_shared", recorded)
+    config = CONFIGS[-1]
+    assert config.matrices == 2
+    a, b = integers((2, 4, 4), "complex64", 1), integers((2, 4, 4), "complex64", 2)
+    turned = dxgemm.epilogue(lambda value, row, col: 1j * value)
+    out = dxgemm.gemm(a, b, epilogue=turned, implementation=(NAME, config))
+    np.testing.assert_array_equal(out, 1j * (a @ b))
+    assert places == {(0, 0), (1, 1)}
 
 
 @pytest.mark.gpu

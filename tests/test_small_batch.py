@@ -140,3 +140,20 @@ for name, dtype, place, most in (
 @pytest.mark.long_build
 def test_operands_that_are_read_by_elements_keep_the_sums_in_registers(run_python):
     run_python(COMPILE)
+
+
+COMPILE_WARPS = """
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+implementation, dtype = find_implementation("small_batch"), "float32"
+for config in implementation.configs(dtype):
+    if config.tile_threads == 32:
+        spec = implementation.spec(config, dtype, ("row16", "row16"))
+        record = compile_kernel(spec, "sm_80").record
+        most = 65536 // (config.threads * config.min_blocks(dtype))
+        assert record.registers <= most, (config, record.registers)
+"""
+
+
+def test_as_many_blocks_with_a_tile_a_warp_fit_as_are_asked_for(run_python):
+    run_python(COMPILE_WARPS)

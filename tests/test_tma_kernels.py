@@ -164,6 +164,16 @@ def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width, beta):
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, beta))
 
 
+def test_bytes_of_a_narrow_tile_are_no_vectors():
+    """Tiles of 24 columns begin between 16 bytes of an int8 result, and end there."""
+    problem = problem_of(HALF, (1, 8, 80, 16), epilogue=RELU, out_dtype="int8", reads_c=False)
+    operands = operands_of(problem)
+    spec = spec_of("wgmma", problem, Config(64, 24))
+    run(spec, problem, operands, factors=(1, 0))
+    expected = product_of(operands, np.arange(problem.k), 1, 0)
+    check(operands["out"], lambda *position: np.clip(np.rint(expected(*position)), 0, 127))
+
+
 PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
 PAIRED = Config(64, 32, is_paired=True)
 ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)

@@ -799,6 +799,33 @@ def test_a_problem_of_a_group_is_right_beyond_32_bits(file, dtype, sizes):
     check_tile(shifted["out"], product_of(shifted, np.arange(k), 2, 3), True)
 
 
+@pytest.mark.parametrize(
+    ("file", "dtype"), [(grouped, "float32"), (grouped, "float64"), (grouped_tensor_tile, HALF)]
+)
+@pytest.mark.parametrize("behind", [1, 9])
+def test_a_tile_behind_the_last_writes_nothing(file, dtype, behind):
+    """The table ends as that of `group_offsets` does, with an empty problem of one column."""
+    problem = problem_of_shape(dtype, (1, 8, 8), 8)
+    variant = file.table_variant([problem])
+    configs = file.table_configs(dtype, 80, variant)
+    config = min((c for c in configs if c.matrices == 1), key=lambda c: c.threads)
+    row = [8, 8, 8]
+    for strides in (problem.a, problem.b, problem.c, problem.out):
+        row += [0, strides.row, strides.col]
+    table = Table("int64", [0, 1, *row, 0, 0, 1, *[0] * (len(FIELDS) - 2)])
+    scalars = Table(problem.scalar_dtype, [2, 3, 0, 0])
+    epilogue = Fusion((), table_operands(dtype))
+    name = file.__name__.rpartition(".")[2]
+    spec = KernelSpec(name, file.__name__, config, dtype, variant, epilogue)
+    operands = {name: SparseOperand(dtype, (1, 8, 8)) for name in ("a", "b", "c", "out")}
+    blocks = 1 + behind
+    own = replace(problem, m=2, n=0, batch=blocks, epilogue=epilogue)
+    factors = (np.dtype(problem.scalar_dtype).type(1),) * 2
+    extra = ((table, 0), (scalars, 0))
+    launch(spec, own, operands, extra, factors, (blocks, 1, 1), (behind, 0, 0))
+    assert not operands["out"].writes
+
+
 @pytest.mark.parametrize("shared", ["m", "n", "k"])
 def test_the_table_of_offsets_holds_numbers_of_64_bits(shared):
     size = {"m": (MOST, 8, 8), "n": (8, MOST, 8), "k": (8, 8, MOST)}[shared]

@@ -21,11 +21,9 @@ from typing import Any
 
 from dxgemm.handwritten.parts.batch_load import Load
 from dxgemm.handwritten.parts.batch_multiply import Multiply
-from dxgemm.handwritten.parts.batch_place import Matrix, Product
+from dxgemm.handwritten.parts.batch_place import Matrix, Product, make_sync
 from dxgemm.handwritten.parts.batch_store import Store
 from dxgemm.handwritten.parts.tiles import smem_alignment
-
-WARP = 32
 
 
 def make_resident_kernel(
@@ -57,17 +55,10 @@ def make_resident_kernel(
     store_tile, takes_smem = store
     tile_m, tile_n, tile_k, parts = config.tile_m, config.tile_n, config.tile_k, config.parts
     part_k, tile_bytes, a_bytes = tile_k // parts, config.tile_bytes(dtype), config.a_bytes(dtype)
-    is_warp, alignment = config.tile_threads == WARP, smem_alignment()
+    sync, alignment = make_sync(config), smem_alignment()
 
     @gemm_kernel
     def resident_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        def sync():
-            """Wait for all threads of the tile; those of others take as many steps."""
-            if is_warp:
-                cuda.syncwarp()
-            else:
-                cuda.syncthreads()
-
         # --- This thread's tile ---
         block: int32 = cuda.blockIdx.x
         thread: int32 = cuda.threadIdx.x & 1023

@@ -10,7 +10,8 @@ A kernel is this text and four parts, device functions:
 While a block stores a tile, it fetches the next one. Each stage has a barrier for "full" and one
 for "empty". Warpgroups either share each tile, or take turns (pingpong): while one stores its tile,
 the other multiplies. Two more barriers keep their main loops in order, since the parity of a stage
-tells only neighbouring phases apart.
+tells only neighbouring phases apart. Each block of a pair fetches half of b for both, into stages
+that the consumers of both have freed.
 Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
 `KernelTmaWarpSpecializedPingpong`.
 """
@@ -119,6 +120,10 @@ def make_tma_kernel(
                         fetch(target, barrier, tile, depth, maps)
                         depth += tile_k
                         stage, parity = after(stage, parity)
+                if cluster > 1:  # until then, the partner arrives at this block's barriers
+                    for _ in range(stages):
+                        hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                        stage, parity = after(stage, parity)
         else:
             # --- Consumers: warpgroups with some rows of every tile, or all of every other one ---
             if consumer_registers:
@@ -155,7 +160,5 @@ def make_tma_kernel(
                     matrix, row, col, end_row = load_shared(int32, 4, at, 0)
                     tile = Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
                 store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
-        if cluster > 1:  # until then, the partner writes to this block's shared memory
-            hopper.meet_cluster()
 
     return tma_kernel

@@ -64,26 +64,26 @@ def make_store(
     config: Config, dtype: str, rows: tuple[int, int, int], cols: tuple[int, int, int],
     epilogue: Any, is_far: bool,
 ) -> Store:  # fmt: skip
-    """The store of complex sums, by `make_store_complex`."""
+    """The store of complex sums, by `make_store_complex`, in the tile's part of shared memory.
+
+    Those of other tiles may still be read: `sync` waits for the threads of one tile at least.
+    """
     from numba import int32, int64
 
     (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
     elements = ThreadTile(row_count, col_count, row_group, col_group, row_width)
     index = int64 if is_far else int32
-    tile_bytes, tile_threads = config.tile_bytes(dtype), config.tile_threads
     store_complex = make_store_complex(
-        elements, dtype, index, epilogue, config.threads, config.smem_bytes(dtype)
+        elements, dtype, index, epilogue, config.tile_threads, config.tile_bytes(dtype)
     )
 
     @device
     def store(sums, smem, row, col, tile, problem, is_inside, extra):
         if tile.exists:
-            thread: int32 = tile.member * tile_threads + tile.thread
             store_complex(
-                sums, int32(smem - tile.member * tile_bytes), thread, tile.matrix,
-                int32(tile.row + row), int32(tile.col + col), problem.m, problem.n,
-                problem.alpha, problem.beta, problem.c, problem.c.start, problem.out,
-                problem.out.start, extra,
+                sums, smem, tile.thread, tile.matrix, int32(tile.row + row),
+                int32(tile.col + col), problem.m, problem.n, problem.alpha, problem.beta,
+                problem.c, problem.c.start, problem.out, problem.out.start, extra,
             )  # fmt: skip
 
     return Store(store, takes_smem=bool(epilogue.stages))

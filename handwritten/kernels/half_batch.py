@@ -45,6 +45,7 @@ class Config(WarpConfig):
 
     parts = 1
     address_registers = 40
+    has_warps_apart = True
 
     def complaints(self) -> Iterator[str]:
         if self.tile_m % self.warp_m or self.tile_n % self.warp_n:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.unroll import device
 
+WARP = 32
+
 
 class Matrix(NamedTuple):
     """An operand's matrix: the pointer to the first one, its start, and strides, in elements."""
@@ -113,9 +115,9 @@ def make_batch_place(config: Any) -> Callable[..., Any]:
 
 def make_sync(config: Any) -> Callable[[], None]:
     """A device function: wait for all threads of the tile; those of others take as many steps."""
-    from numba import cuda
+    from dxgemm.handwritten.parts.intrinsics import cuda
 
-    is_warp = config.tile_threads == 32
+    is_warp = config.has_warps_apart and config.tile_threads == WARP
 
     @device
     def sync():

@@ -28,8 +28,9 @@ class Store(NamedTuple):
     """Device function that stores the sums of a thread.
 
     Attributes:
-        store: (sums, smem, row, col, tile, problem, extra): row and col are the first element of
-            the thread, or of its warp, in the tile. All threads of the tile call it together.
+        store: (sums, smem, row, col, tile, problem, is_inside, extra): row and col are the first
+            element of the thread, or of its warp, in the tile; is_inside is True if all of the tile
+            is in the result. All threads of the tile call it together.
         takes_smem: True if it needs the shared memory of a and b.
     """
 

@@ -53,6 +53,9 @@ class BatchConfig(BaseConfig):
 
     dynamic_smem = True
     address_registers: ClassVar[int] = 32
+    # True if a warp with a tile of its own waits for no others. Reads then move across its barrier,
+    # for which thread tiles have no registers.
+    has_warps_apart: ClassVar[bool] = False
 
     @property
     def threads(self) -> int:

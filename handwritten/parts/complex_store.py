@@ -143,7 +143,7 @@ def make_store_complex(
 ) -> Any:
     """A device function: write what an epilogue makes of a thread's alpha * acc + beta * c.
 
-    It takes acc, the address of the block's shared memory, the thread, the matrix, the thread's
+    It takes acc, the address of the threads' shared memory, the thread, the matrix, the thread's
     first row and column, m, n, the parts of alpha, c and out, each with the place where the matrix
     begins, in elements, and the kernel's last parameter. That ends with the parts of beta, which is
     0 without it; c is not read then. With functions to apply, nobody may need what is in shared
@@ -153,7 +153,7 @@ def make_store_complex(
         dtype: dtype of c and of the sums; of out, or that of its parts if the epilogue is real.
         index: int32 or int64, the type of strides in bytes.
         epilogue: a `Fusion` that ends with two numbers; None for a beta of 0.
-        threads, smem_bytes: of a block.
+        threads, smem_bytes: of a block, or of a tile that has threads and memory of its own.
     """
     from numba import int32, int64
 

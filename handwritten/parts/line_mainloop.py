@@ -26,9 +26,9 @@ def make_line_tiles(config: Any, dtype: str, *layouts: str) -> tuple[LineTile, L
 
 
 def make_fragments(line: LineTile, parts: int, tile_bytes: int) -> tuple[Callable[..., Any], ...]:
-    """By step: device functions: (a lane's address in the first stage, stage) -> all fragments.
+    """By step, a device function: (a lane's address in the first stage, stage) -> fragments.
 
-    Those of all parts, whose tiles are `tile_bytes` apart.
+    They are those of all parts, whose tiles are `tile_bytes` apart.
     """
     from numba import int32
 
