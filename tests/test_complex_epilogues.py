@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from test_complex import integers, permitted, put
@@ -162,6 +164,23 @@ def test_reductions(home, name, dtype, axis, batch, is_stored):
     np.testing.assert_allclose(largest, np.abs(value).max(axes), rtol=places)
     place, _ = reduced(squared_magnitude | reductions.argmax(axis), real)
     np.testing.assert_array_equal(place, reductions.argmax(axis).on_host(squares(value)))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", [None, NAMED[-1]])
+def test_reductions_of_rows_and_columns_alone(home, dtype, name):
+    """The transposed product may cost less than the product: then that is computed."""
+    for sizes, axis in itertools.product([(5, 1, 3), (1, 5, 1)], AXES):
+        a, b, c = operands(sizes, dtype)
+        sent = [home.send(array) for array in (a, b, c)]
+        options = {"epilogue": reductions.sum(axis), "implementation": name}
+        total = dxgemm.gemm(*sent, beta=1.0, **options)
+        np.testing.assert_array_equal(home.fetch(total), (a @ b + c).sum(axis))
+        out = home.send(np.zeros_like(c))
+        for target in (None, out):
+            total = dxgemm.gemm(*sent[:2], out=target, **options)
+            np.testing.assert_array_equal(home.fetch(total), (a @ b).sum(axis))
+        np.testing.assert_array_equal(home.fetch(out), a @ b)
 
 
 def test_arrays_for_the_results_of_a_reduction(home):

@@ -20,7 +20,7 @@ from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.problem.complex_form import ComplexForm
-from dxgemm.problem.problem import Problem, stored_problem
+from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
@@ -95,7 +95,10 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
     program = lower_complex(form, program)
     if reduced is None:
         return program
-    return lower_reduced(reduced, candidate, results, device, (form.problem, program))
+    stored = form.problem
+    if stored.is_transposed != reduced.is_transposed:
+        stored = exchanged(stored)  # the form is that of the transposed product
+    return lower_reduced(reduced, candidate, results, device, (stored, program))
 
 
 def bind(resolved: Resolved) -> Decision:
