@@ -528,6 +528,10 @@ class TestBench:
         monkeypatch.setattr(bench_command, "BENCHMARKS", tmp_path)
         assert_refused(invoke("bench"), "make bench", "clone of the repository")
 
+    @needs_simulator
+    def test_the_simulator_is_not_measured(self):
+        assert_refused(invoke("bench"), "bench: measuring needs a GPU", status=1)
+
     @pytest.mark.parametrize(
         ("arguments", "script", "passed_on"),
         [
