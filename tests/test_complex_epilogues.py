@@ -10,7 +10,10 @@ from test_complex import integers, permitted, put
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
+from dxgemm.call.bind import lower
 from dxgemm.call.complex_call import DIRECT
+from dxgemm.choice import cublas_limits
+from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import find_implementation
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector, Scalar, squared_magnitude
 from dxgemm.gpu.status import simulator_enabled
@@ -411,3 +414,13 @@ def test_a_real_result_needs_the_alignment_of_real_numbers():
     for addend in ((), (c,)):
         dxgemm.gemm(a, b, *addend, out=out, epilogue=epilogues.magnitude)
         assert (out == 3).all()
+
+
+def test_cublas_reduces_no_complex_numbers(monkeypatch):
+    monkeypatch.setattr(cublas_limits, "_is_installed", lambda: True)
+    a, b, _ = operands(SMALL, "complex64")
+    route = dxgemm.plan(a, b, epilogue=reductions.sum(axis=1), implementation=NAMED[-1]).route
+    computation = (route.on_device or route).decision.computation
+    cublas = Candidate(find_implementation("cublas"), None)
+    with pytest.raises(errors.UnsupportedProblemError, match="reduces none"):
+        lower(computation, cublas, device_facts(0))

@@ -88,7 +88,7 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
-        return complex_cublas(form)
+        return complex_cublas(form, is_reduced=reduced is not None)
     program = lower_candidate(product, candidate, device)
     if form is None:
         return program
