@@ -195,6 +195,12 @@ class TestRun:
         result = invoke("run", a, b, "-o", output, "--implementation", "magic")
         assert_refused(result, "'magic'", "naive, coalesced, shared_tile")
 
+    def test_an_error_names_the_command(self, operands, output):
+        b = operands[1]
+        assert_refused(invoke("run", b, b, "-o", output), "dxgemm: run: inner dimensions differ")
+        refused = invoke("explain", 1, 1, 1, "--precision", "half")
+        assert_refused(refused, "dxgemm: explain: precision is 'half'")
+
     @needs_simulator
     def test_what_takes_hours_is_refused_unless_allowed(self, operands, output, monkeypatch):
         monkeypatch.setattr(run_command, "MAX_SIMULATED", 59)
@@ -376,6 +382,13 @@ class TestExplain:
         assert report["measured_us"] > 0
         assert report["clock"] in invoke(*arguments).stdout
 
+    @pytest.mark.parametrize("batch", [0, 1, 2])
+    def test_what_is_measured_is_what_was_explained(self, batch):
+        arguments = ("explain", 5, 6, 7, "--batch", batch)
+        explained, measured = (invoke_json(*arguments, *m)["work"] for m in ((), ("--measure",)))
+        assert explained["batch"] == measured["batch"] == batch
+        assert explained["flops"] == measured["flops"] == 2 * batch * 5 * 6 * 7
+
     @needs_simulator
     def test_what_takes_hours_is_not_measured(self):
         assert_refused(invoke("explain", 200, 200, 200, "--measure"), "leave out --measure")
@@ -514,6 +527,10 @@ class TestBench:
     def test_outside_a_clone_it_says_where_to_go(self, monkeypatch, tmp_path):
         monkeypatch.setattr(bench_command, "BENCHMARKS", tmp_path)
         assert_refused(invoke("bench"), "make bench", "clone of the repository")
+
+    @needs_simulator
+    def test_the_simulator_is_not_measured(self):
+        assert_refused(invoke("bench"), "bench: measuring needs a GPU", status=1)
 
     @pytest.mark.parametrize(
         ("arguments", "script", "passed_on"),

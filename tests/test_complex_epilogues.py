@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from test_complex import integers, permitted, put
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
+from dxgemm.call.bind import lower
 from dxgemm.call.complex_call import DIRECT
+from dxgemm.choice import cublas_limits
+from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import find_implementation
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector, Scalar, squared_magnitude
 from dxgemm.gpu.status import simulator_enabled
@@ -162,6 +167,23 @@ def test_reductions(home, name, dtype, axis, batch, is_stored):
     np.testing.assert_allclose(largest, np.abs(value).max(axes), rtol=places)
     place, _ = reduced(squared_magnitude | reductions.argmax(axis), real)
     np.testing.assert_array_equal(place, reductions.argmax(axis).on_host(squares(value)))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", [None, NAMED[-1]])
+def test_reductions_of_rows_and_columns_alone(home, dtype, name):
+    """The transposed product may cost less than the product: then that is computed."""
+    for sizes, axis in itertools.product([(5, 1, 3), (1, 5, 1)], AXES):
+        a, b, c = operands(sizes, dtype)
+        sent = [home.send(array) for array in (a, b, c)]
+        options = {"epilogue": reductions.sum(axis), "implementation": name}
+        total = dxgemm.gemm(*sent, beta=1.0, **options)
+        np.testing.assert_array_equal(home.fetch(total), (a @ b + c).sum(axis))
+        out = home.send(np.zeros_like(c))
+        for target in (None, out):
+            total = dxgemm.gemm(*sent[:2], out=target, **options)
+            np.testing.assert_array_equal(home.fetch(total), (a @ b).sum(axis))
+        np.testing.assert_array_equal(home.fetch(out), a @ b)
 
 
 def test_arrays_for_the_results_of_a_reduction(home):
@@ -392,3 +414,13 @@ def test_a_real_result_needs_the_alignment_of_real_numbers():
     for addend in ((), (c,)):
         dxgemm.gemm(a, b, *addend, out=out, epilogue=epilogues.magnitude)
         assert (out == 3).all()
+
+
+def test_cublas_reduces_no_complex_numbers(monkeypatch):
+    monkeypatch.setattr(cublas_limits, "_is_installed", lambda: True)
+    a, b, _ = operands(SMALL, "complex64")
+    route = dxgemm.plan(a, b, epilogue=reductions.sum(axis=1), implementation=NAMED[-1]).route
+    computation = (route.on_device or route).decision.computation
+    cublas = Candidate(find_implementation("cublas"), None)
+    with pytest.raises(errors.UnsupportedProblemError, match="reduces none"):
+        lower(computation, cublas, device_facts(0))

@@ -340,7 +340,7 @@ def test_the_fit_begins_from_what_is_known(config):
 
 def test_without_a_gpu_it_says_so(monkeypatch):
     no_gpu = GpuStatus(None, 0, "There is none.")
-    monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: no_gpu)
+    monkeypatch.setattr("dxgemm.cli.device.probe", lambda: no_gpu)
     for options in ([], ["--dtypes", "float32", "--dtype", "float64"]):
         result = CliRunner().invoke(app, ["tune", *options])
         assert result.exit_code != 0
@@ -363,8 +363,8 @@ def test_a_search_ends_with_a_table_and_is_taken_up_again(monkeypatch, tmp_path,
     timing = ModuleType("dxgemm.tuning.timing")
     timing.EventTimer = timing.l2_bytes = lambda *_: 0
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
-    monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: GpuStatus(13000, 1, None))
-    monkeypatch.setattr("dxgemm.cli.tune.simulator_enabled", lambda: False)
+    monkeypatch.setattr("dxgemm.cli.device.probe", lambda: GpuStatus(13000, 1, None))
+    monkeypatch.setattr("dxgemm.cli.device.simulator_enabled", lambda: False)
     monkeypatch.setattr("dxgemm.runtime.device.device_facts", lambda ordinal: H200)
     monkeypatch.setattr("dxgemm.tuning.measure.build_candidates", lambda *_: None)
     monkeypatch.setattr("dxgemm.tuning.measure.measure", measured)

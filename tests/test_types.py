@@ -82,7 +82,11 @@ def test_plans_and_explanations_have_the_options_of_the_call():
     ):
         assert inspect.signature(own).parameters == inspect.signature(other).parameters
         for wrong in ("tile", "is_explained"):
-            with pytest.raises(TypeError, match=rf"^{own.__name__}\(\) .* argument '{wrong}'"):
+            with pytest.raises(TypeError, match=rf"^{own.__name__}\(\): .* argument '{wrong}'"):
                 own(1, 2, **{wrong: True})
-        with pytest.raises(TypeError, match=rf"^{own.__name__}\(\) missing a required argument"):
+        with pytest.raises(TypeError, match=rf"^{own.__name__}\(\): missing a required argument"):
             own()
+        with pytest.raises(TypeError, match=rf"^{own.__name__}\(\): too many positional"):
+            own(*range(9))
+        with pytest.raises(TypeError, match=rf"^{own.__name__}\(\): multiple values .* 'a'"):
+            own(1, 2, a=3)

@@ -285,7 +285,7 @@ def _with_arguments_of(
                 try:
                     signature.bind(*arguments, **options)
                 except TypeError as error:
-                    raise TypeError(f"{own.__name__}() {error}") from None
+                    raise TypeError(f"{own.__name__}(): {error}") from None
             return own(*arguments, **options)
 
         returned = inspect.signature(own).return_annotation

@@ -69,7 +69,7 @@ class DxgemmError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__()
-        if self._call and not text.startswith(self._call) and f"{self._call}: " not in text:
+        if self._call and f"{self._call}: " not in text:
             own = _CALL.match(text)
             text = f"{self._call}: {text[own.end() :] if own else text}"
         return _MARKED.sub(lambda found: self._operands.get(found[1], found[1]), text)

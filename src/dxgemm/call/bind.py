@@ -20,7 +20,7 @@ from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.problem.complex_form import ComplexForm
-from dxgemm.problem.problem import Problem, stored_problem
+from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
@@ -88,14 +88,17 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
-        return complex_cublas(form)
+        return complex_cublas(form, is_reduced=reduced is not None)
     program = lower_candidate(product, candidate, device)
     if form is None:
         return program
     program = lower_complex(form, program)
     if reduced is None:
         return program
-    return lower_reduced(reduced, candidate, results, device, (form.problem, program))
+    stored = form.problem
+    if stored.is_transposed != reduced.is_transposed:
+        stored = exchanged(stored)  # the form is that of the transposed product
+    return lower_reduced(reduced, candidate, results, device, (stored, program))
 
 
 def bind(resolved: Resolved) -> Decision:

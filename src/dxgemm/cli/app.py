@@ -38,6 +38,7 @@ class _OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except DxgemmError as error:
+            error.name_call(ctx.invoked_subcommand)  # in the place of the functions that it calls
             note(str(error))
             is_bad_input = isinstance(error, ValueError | TypeError | OSError)
             raise typer.Exit(BAD_INPUT if is_bad_input else FAILED) from None

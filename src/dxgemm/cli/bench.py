@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import dxgemm
+from dxgemm.cli.device import require_gpu
 
 BENCHMARKS = Path(dxgemm.__file__).resolve().parents[2] / "benchmarks"
 REPORT = BENCHMARKS.parent / "build" / "report.html"
@@ -34,6 +35,8 @@ def bench(
             "bench: the benchmarks are not part of the installed package; run `make bench` in a "
             "clone of the repository, or install that with `pip install --editable`."
         )
+    if not (report or smoke):
+        require_gpu("measuring")
     if report:
         command = ["report.py", "--html", str(REPORT)]
     else:

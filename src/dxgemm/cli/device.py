@@ -5,7 +5,19 @@ from __future__ import annotations
 import os
 
 from dxgemm.cli.output import note
+from dxgemm.errors import GpuUnavailableError
 from dxgemm.gpu.status import probe, simulator_enabled
+
+
+def require_gpu(work: str) -> None:
+    """Refuse work that needs a GPU on the simulator, and where there is none.
+
+    Raises:
+        GpuUnavailableError: there is no usable GPU; the message says why.
+    """
+    problem = "this is numba's simulator." if simulator_enabled() else probe().problem
+    if problem:
+        raise GpuUnavailableError(f"{work} needs a GPU: {problem}")
 
 
 def enable_simulator_without_gpu() -> None:

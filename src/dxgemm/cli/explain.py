@@ -110,7 +110,7 @@ def _random_operands(
     rng = np.random.default_rng(SEED)
 
     def random(rows: int, cols: int, dtype: str) -> Any:
-        shape = (batch, rows, cols) if batch > 1 else (rows, cols)
+        shape = (rows, cols) if batch == 1 else (batch, rows, cols)
         if dtype in ("int8", "int32"):
             return send(rng.integers(-128, 128, shape, np.dtype(dtype)))
         wide = np.float64 if dtype in ("float64", "complex128") else np.float32

@@ -17,10 +17,10 @@ import typer
 
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.choice.tables import own_folder, table_for
+from dxgemm.cli.device import require_gpu
 from dxgemm.cli.output import note, print_table
 from dxgemm.compiler import default_directory
-from dxgemm.errors import BuildError, GpuUnavailableError, MissingPackageError
-from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.log import progress_bar
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import (
@@ -63,9 +63,7 @@ def tune(
 
     Measurements are kept: an interrupted search is continued, a longer one adds to them.
     """
-    problem = "this is numba's simulator." if simulator_enabled() else probe().problem
-    if problem:
-        raise GpuUnavailableError(f"tuning needs a GPU: {problem}")
+    require_gpu("tuning")
     try:
         from dxgemm.tuning.timing import EventTimer, l2_bytes
     except ImportError as error:

@@ -14,7 +14,7 @@ from dxgemm.epilogues.host import apply_on_host
 from dxgemm.epilogues.kinds import Parameter, epilogue_error
 from dxgemm.epilogues.reads import FunctionHolder
 from dxgemm.epilogues.reduction import Reduction
-from dxgemm.errors import EpilogueError, named_in_errors
+from dxgemm.errors import EpilogueError, named_in_errors, shown
 
 
 class BoundEpilogue:
@@ -248,12 +248,17 @@ def bound_epilogue(value: Any) -> BoundEpilogue:
     Raises:
         EpilogueError: value is no epilogue, or an epilogue whose operands are missing.
     """
-    bound = getattr(value, "bound", value)  # that of an epilogue
+    try:
+        bound = getattr(value, "bound", value)  # that of an epilogue
+    except EpilogueError:
+        raise
+    except Exception:  # of an object with attributes of its own
+        bound = None
     if isinstance(bound, Reduction):
         return BoundEpilogue((), (), bound)
     if isinstance(bound, BoundEpilogue):
         return bound
     raise EpilogueError(
-        f"epilogue is {value!r} ({type(value).__name__}); pass an epilogue of dxgemm.epilogues, or "
-        "a function decorated with @dxgemm.epilogue, called with its operands."
+        f"epilogue is {shown(value)} ({type(value).__name__}); pass an epilogue of "
+        "dxgemm.epilogues, or a function decorated with @dxgemm.epilogue, called with its operands."
     )

@@ -158,12 +158,14 @@ def host_function(
         are_numbers = all(isinstance(part, (Number, np.bool_)) for part in parts)
         if not are_numbers or len(parts) != 1 + len(epilogue.outputs):
             wanted = ", then ".join(["one value", *(f"that of {o.name}" for o in epilogue.outputs)])
-            raise epilogue_error(epilogue.name, f"returned {result!r}; it must return {wanted}.")
+            returned = f"returned {shown(result)}; it must return {wanted}."
+            raise epilogue_error(epilogue.name, returned)
         for place, part in enumerate(parts):
             if reals >> place & 1 and isinstance(part, (complex, np.complexfloating)):
                 raise epilogue_error(
                     epilogue.name,
-                    f"returned {part!r}, which is not real; return its real part or magnitude.",
+                    f"returned {shown(part)}, which is not real; return its real part or "
+                    "magnitude.",
                 )
         return result
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_origin
 
 import numpy as np
 
-from dxgemm.errors import EpilogueError, ScalarError
+from dxgemm.errors import EpilogueError, ScalarError, shown
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def checked_number(parameter: Parameter, value: Any) -> float:
     if not (_is_integer(value) if is_integer else _is_real(value)):
         needed = "an integer of 64 bits" if is_integer else "a real number"
         raise ScalarError(
-            f"epilogue {parameter.epilogue}: {parameter.name} is {value!r} "
+            f"epilogue {parameter.epilogue}: {parameter.name} is {shown(value)} "
             f"({type(value).__name__}); {parameter.meaning} must be {needed}, held by Python or "
             "NumPy on the host."
         )
@@ -84,7 +84,7 @@ def checked_number(parameter: Parameter, value: Any) -> float:
         least, most = parameter.limits
         if not least <= value <= most:
             raise ScalarError(
-                f"epilogue {parameter.epilogue}: {parameter.name} is {value!r}; "
+                f"epilogue {parameter.epilogue}: {parameter.name} is {shown(value)}; "
                 f"{parameter.meaning} is from {least:g} to {most:g}."
             )
     return int(value) if is_integer else float(value)
@@ -116,7 +116,7 @@ def _is_real(value: Any) -> bool:
         return False
     try:
         float(value)
-    except OverflowError:
+    except Exception:  # beyond float64, or of a class of the caller's own
         return False
     return True
 

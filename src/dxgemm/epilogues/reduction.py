@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.epilogues.host import host_values
-from dxgemm.errors import EpilogueError, ShapeError, named_in_errors
+from dxgemm.errors import EpilogueError, ShapeError, named_in_errors, shown
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
@@ -69,14 +69,14 @@ class Reduction:
         axis = self.axis
         if axis is not None and not (_is_integer(axis) and -2 <= axis <= 1):
             raise EpilogueError(
-                f"gemm: axis is {axis!r}; pass 1 or -1 for one result a row, 0 or -2 for one a "
-                "column, None for one a matrix."
+                f"gemm: axis is {shown(axis)}; pass 1 or -1 for one result a row, 0 or -2 for one "
+                "a column, None for one a matrix."
             )
         if axis is not None:
             object.__setattr__(self, "axis", int(axis) % 2)
         if not _is_integer(self.count) or not 1 <= self.count <= MOST_VALUES:
             raise EpilogueError(
-                f"gemm: k is {self.count!r}; pass an integer from 1 to {MOST_VALUES}."
+                f"gemm: k is {shown(self.count)}; pass an integer from 1 to {MOST_VALUES}."
             )
         if len(self.out) not in (0, len(self.results)):
             listed = " and ".join(self.results)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dxgemm.epilogues.kinds import OUTPUT, Parameter, checked_number, epilogue_error, kind_of
 from dxgemm.epilogues.reads import cell_value
-from dxgemm.errors import EpilogueError, ScalarError
+from dxgemm.errors import EpilogueError, ScalarError, shown
 
 LEADING = ("value", "row", "col")
 PAIR_LEADING = ("first", "second", "row", "col")
@@ -51,7 +51,7 @@ def _parameter(function: FunctionType, parameter: inspect.Parameter) -> Paramete
     if kind is None:
         annotation = "no annotation"
         if parameter.annotation is not parameter.empty:
-            annotation = f"the annotation {parameter.annotation!r}"
+            annotation = f"the annotation {shown(parameter.annotation)}"
         raise epilogue_error(
             epilogue, f"{name} has {annotation}; annotate it as {KIND_NAMES} of dxgemm.epilogues."
         )
@@ -94,9 +94,11 @@ def outputs_of(
         for name in names
     )
     if not are_names:
-        raise epilogue_error(epilogue, f'outputs is {outputs!r}; pass names, such as ("before",).')
+        raise epilogue_error(
+            epilogue, f'outputs is {shown(outputs)}; pass names, such as ("before",).'
+        )
     if len(set(names)) < len(names) or taken & set(names):
         raise epilogue_error(
-            epilogue, f"outputs is {outputs!r}; names of operands and outputs must all differ."
+            epilogue, f"outputs is {shown(outputs)}; names of operands and outputs must all differ."
         )
     return tuple(replace(OUTPUT, epilogue=epilogue, name=name) for name in names)

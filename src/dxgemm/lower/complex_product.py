@@ -167,7 +167,7 @@ def _copying(
     return Program((file_step(complex_copy, sizes, copy.variant, config, values=values),))
 
 
-def complex_cublas(form: ComplexForm) -> Program:
+def complex_cublas(form: ComplexForm, *, is_reduced: bool) -> Program:
     """Program of cuBLAS's own complex product, without copies.
 
     Raises:
@@ -179,8 +179,8 @@ def complex_cublas(form: ComplexForm) -> Program:
         reason = "it multiplies complex numbers in their own arithmetic alone"
     if problem.triangle:
         reason = "its complex gemm writes both triangles"
-    if problem.epilogue:
-        reason = "it applies no functions to complex numbers"
+    if problem.epilogue or is_reduced:
+        reason = "it applies no functions to complex numbers, and reduces none"
     if reason:
         raise UnsupportedProblemError(
             f"gemm: implementation 'cublas' cannot compute this: {reason}."
