@@ -32,7 +32,7 @@ from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.scale_back import make_scale_back
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, make_load
+from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 
@@ -49,6 +49,8 @@ class Config(WgmmaConfig):
     section: int = 512
     parts: int = 2
 
+    gives_registers = True
+
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         yield from emulated_mainloop.complaints(self)
@@ -56,11 +58,6 @@ class Config(WgmmaConfig):
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
         return super().chunk_sizes[-1:]
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block: those of the consumers, and the warpgroup of the producer."""
-        return (self.consumers + 1) * WARPGROUP
 
     @property
     def shared_registers(self) -> tuple[int, int]:

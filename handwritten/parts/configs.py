@@ -286,9 +286,14 @@ class WgmmaConfig(BaseConfig):
         return self.tile_n
 
     @property
+    def gives_registers(self) -> bool:
+        """True if the producer is a warpgroup, which can leave registers, and not a warp."""
+        return self.is_pingpong
+
+    @property
     def threads(self) -> int:
         """Threads of a block: those of the consumers, and the warp or warpgroup of the producer."""
-        return self.consumers * WARPGROUP + (WARPGROUP if self.is_pingpong else 32)
+        return self.consumers * WARPGROUP + (WARPGROUP if self.gives_registers else 32)
 
     @property
     def stage_bytes(self) -> int:
