@@ -112,7 +112,7 @@ def share_lines(mode: str, tile_x: int, tile_k: int, threads: int) -> Lines:
 
 
 class LineCopies(NamedTuple):
-    """What a thread copies of a tile.
+    """Lines of a tile that a thread copies.
 
     Attributes:
         target: place of its first unit in shared memory.

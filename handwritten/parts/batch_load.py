@@ -50,7 +50,7 @@ class TileBytes(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """What a thread copies: a tile that begins at smem. Strides are bytes of int32, or of int64."""
+    """A thread's copies to a tile that begins at smem. Strides are bytes of int32, or of int64."""
 
     smem: Any
     thread: Any

@@ -37,7 +37,7 @@ if _config.ENABLE_CUDASIM:
     from dxgemm.handwritten.parts import simulated_integers, simulated_memory
 
     class _RunningKernel:
-        """What `cuda` is inside a kernel: the simulator gives it to kernels alone."""
+        """The `cuda` of the running kernel, which the simulator gives to kernels alone."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(_get_kernel_context(), name)

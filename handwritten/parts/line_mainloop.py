@@ -26,7 +26,7 @@ def make_line_tiles(config: Any, dtype: str, *layouts: str) -> tuple[LineTile, L
 
 
 def make_fragments(line: LineTile, parts: int, tile_bytes: int) -> tuple[Callable[..., Any], ...]:
-    """By step, a device function: (a lane's address in the first stage, stage) -> fragments.
+    """Device functions, one per step: (a lane's address in the first stage, stage) -> fragments.
 
     They are those of all parts, whose tiles are `tile_bytes` apart.
     """

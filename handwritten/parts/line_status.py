@@ -1,4 +1,4 @@
-"""What `decompose` and `residues` share: elements of lines, their factors, and a status."""
+"""Elements of lines, factors and a status: the parts that `decompose` and `residues` share."""
 
 from __future__ import annotations
 

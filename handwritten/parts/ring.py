@@ -34,7 +34,7 @@ class Load(NamedTuple):
 
 
 class Span(NamedTuple):
-    """What a thread's copies of one operand have in common; addresses and steps are in bytes.
+    """The constants of a thread's copies of one operand; addresses and steps are in bytes.
 
     Fields: its first chunk in the first stage; steps in global memory along x and k, to the next
     tile and the next part; x left, and the first chunk's k in a tile; where the matrix begins and

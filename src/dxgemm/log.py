@@ -1,4 +1,4 @@
-"""What dxgemm tells while it works: the logger `dxgemm`, and progress bars.
+"""Messages to a person at work: the logger `dxgemm`, and progress bars.
 
 Logged are each choice (DEBUG), each build and stand-in (INFO), bad wheels (WARNING).
 

@@ -28,7 +28,7 @@ NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Computation(NamedTuple):
-    """What kernels compute: one product, and what is made of it.
+    """Work of the kernels of a call: one product, and what is made of it.
 
     Attributes:
         product: the product, which a candidate computes; of complex matrices, that of their form.

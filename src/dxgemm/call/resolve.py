@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What two calls with the same route have in common."""
+        """Key that two calls with the same route share."""
         return (*self.layouts.items(), *self[1:])
 
     @property
@@ -81,7 +81,7 @@ class Asked(NamedTuple):
 
     @property
     def result(self) -> Result:
-        """What the epilogue makes of the product."""
+        """The result that the epilogue makes of the product."""
         if self.epilogue is None:
             return PLAIN
         reduction = self.epilogue.reduction

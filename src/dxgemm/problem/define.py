@@ -34,7 +34,7 @@ LAYOUTS = ("row_row", "row_col", "col_row", "col_col")  # orders of a and b
 
 
 class Result(NamedTuple):
-    """What an epilogue makes of the product.
+    """The result that an epilogue makes of the product.
 
     Attributes:
         has_functions: True if functions may turn sums into another dtype.
