@@ -80,7 +80,8 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
-    from dxgemm.handwritten.parts.widening import HALVES, WIDEN
+    from dxgemm.handwritten.parts.operands import HALVES
+    from dxgemm.handwritten.parts.widening import WIDEN
 
     rows = TILE // WARPS if is_along_k else TILE // WARP
     k_next = WARP if is_along_k else WARPS  # from a thread's k to its next

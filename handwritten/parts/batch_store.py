@@ -247,7 +247,8 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import load_shared
-    from dxgemm.handwritten.parts.widening import HALVES, make_put_element
+    from dxgemm.handwritten.parts.operands import HALVES
+    from dxgemm.handwritten.parts.widening import make_put_element
 
     taken, line_bytes = columns_for_one(epilogue), sum_line_bytes(config.tile_n)
     piece_threads = line_threads(config.tile_n // taken)

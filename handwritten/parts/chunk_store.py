@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts.addend import KINDS, make_plus_c_at
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
 from dxgemm.handwritten.parts.unroll import device, static_range
 
@@ -43,7 +44,7 @@ class Chunk(NamedTuple):
     @property
     def vector_items(self) -> int:
         """Elements of 16 bytes of the result."""
-        return 16 // {"int8": 1, "float16": 2, "bfloat16": 2}.get(self.out_dtype, 4)
+        return 16 // ITEM_BYTES[self.out_dtype]
 
     @property
     def lanes_per_line(self) -> int:

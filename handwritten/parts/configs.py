@@ -12,14 +12,13 @@ from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import HALVES, VECTOR_BYTES
 from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES, BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
 
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 MOST_STAGES = 8
-HALF = ("float16", "bfloat16")
 NOTE_BYTES = 16  # of a tile that a producer found for the consumers
 PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
@@ -255,7 +254,7 @@ class WgmmaConfig(BaseConfig):
     def takes(self, dtype: str) -> bool:
         """Half precision takes every config; other dtypes only plain ones of whole panels."""
         is_plain = not (self.is_pingpong or self.is_turned or self.is_paired)
-        return dtype in HALF or (is_plain and self.tile_n % BLOCK_COLS == 0)
+        return dtype in HALVES or (is_plain and self.tile_n % BLOCK_COLS == 0)
 
     @property
     def consumers(self) -> int:

@@ -28,9 +28,9 @@ from dxgemm.handwritten.parts.intrinsics import (
     read_vector,
     store_vector,
 )
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import HALVES, VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
-from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type
+from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type
 
 LINE_BYTES = 128  # bytes of a line of the L2 cache
 FULL_WARP = 0xFFFFFFFF

@@ -6,9 +6,10 @@ from typing import Any
 
 VECTOR_BYTES = 16  # of the widest access to memory
 ITEM_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "complex64": 8,
-    "complex128": 16,
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4,
+    "complex64": 8, "complex128": 16,
 }  # fmt: skip
+HALVES = ("float16", "bfloat16")
 
 
 def operand_mode(problem: Any, name: str) -> str:

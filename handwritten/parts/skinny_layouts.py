@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK
 from dxgemm.handwritten.parts.kernel import BaseConfig, tiles_of
-from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, TensorMap, operand_of
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
 TILE = 64  # rows of the left factor

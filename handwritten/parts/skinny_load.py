@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, CHUNKS
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.skinny_layouts import TILE, Config
-from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES
 from dxgemm.handwritten.parts.wgmma_layouts import TENSOR_MAPS
 from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,

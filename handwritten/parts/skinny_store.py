@@ -45,8 +45,9 @@ def make_store(
         scaled,
         store_cluster,
     )
+    from dxgemm.handwritten.parts.operands import HALVES
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import HALVES, NARROW, make_put_element
+    from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
     x_tile, tile_row, few = TILE, SUMS_ROW, config.few
     threads, split_k = config.threads, config.split_k

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
+
 ALIGNMENT_BYTES = 16  # alignment of the base and of every stride but the innermost
 MOST_ELEMENTS = 2**31 - 512  # per dimension: coordinates are signed, and a tile may reach beyond
 MOST_STRIDE_BYTES = 2**40
-ITEM_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
 class Held(NamedTuple):
-    """What all copies of a thread have in common.
+    """The constants of all copies of a thread.
 
     Fields: the states of a and b (see `TileCopy`); bytes from a tile of them to the next; how many
     stages, at the end, need predicates; k of the last stage.
@@ -122,7 +122,7 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
 
 
 def make_multiply(
-    config: Any, dtype: str, row_width: int, load: Load, add: Callable[..., Any], parts: int = 1
+    config: Any, dtype: str, row_width: int, load: Load, add: Callable[..., Any], parts: int
 ) -> Callable[..., Any]:
     """The fragments of the next k are read while this one's are multiplied, across stages too.
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.parts.kernel import tiles_of
-from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
 LEAST_TILE = 64  # least rows and columns of a tile

@@ -19,6 +19,7 @@ from dxgemm.handwritten.parts.chunk_store import (
     STORE_BYTES,
     make_store_chunk,
 )
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.rounded_store import make_store_rounded, make_store_turned
 from dxgemm.handwritten.parts.triangle import OTHER, Side, make_keeps, stores
 
@@ -63,7 +64,7 @@ def make_store_tile(
             tile_n, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, side, chunk_bytes
         )
 
-    allows_vectors = make_allows_vectors(item_bytes(out_dtype), along_rows)
+    allows_vectors = make_allows_vectors(ITEM_BYTES[out_dtype], along_rows)
     if not stored:
         return allows_vectors, make(along_rows)
     from numba import cuda
@@ -96,11 +97,6 @@ def make_store_tile(
             )  # fmt: skip
 
     return allows_vectors, store_tile
-
-
-def item_bytes(out_dtype: str) -> int:
-    """Bytes per element of the result."""
-    return {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
 
 
 def make_allows_vectors(out_bytes: int, along_rows: bool) -> Callable[..., bool]:
@@ -148,7 +144,7 @@ def _make_side(
 
     taken = columns_for_one(epilogue)
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
-    out_bytes = item_bytes(out_dtype)
+    out_bytes = ITEM_BYTES[out_dtype]
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would cost registers in the main loop.
     has_edges = not rows_are_split or not along_rows

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numba.core import config as _config
 
+from dxgemm.handwritten.parts.operands import HALVES
+
 BFLOAT16_NAN = 0x7FFF
-HALVES = ("float16", "bfloat16")
 
 if _config.ENABLE_CUDASIM:
 
