@@ -221,7 +221,7 @@ def test_an_explanation_for_a_card_is_a_prediction(device):
     best = choose(contiguous_problem("float64", 300, 200, 1000, 3), device)
     assert explained.work.is_named_gpu and not explained.work.is_simulated
     assert (explained.work.device, explained.work.sm_count) == (device.name, device.sm_count)
-    assert (explained.choice.implementation, explained.choice.config) == (
+    assert (explained.implementation, explained.config) == (
         best.implementation.name,
         str(best.config),
     )

@@ -248,8 +248,8 @@ def test_explain_shows_the_numbers_of_the_choice(made_up_table, monkeypatch):
         for m, n, k, batch in ((4096, 4096, 4096, 1), (64, 64, 20_000, 1), (33, 33, 33, 500)):
             explained = explain_shape(m, n, k, dtype, batch=batch)
             best = choose(contiguous_problem(dtype, m, n, k, batch), H200)
-            assert explained.choice.implementation == best.implementation.name
-            assert (explained.choice.config, explained.choice.slices) == (
+            assert explained.implementation == best.implementation.name
+            assert (explained.config, explained.choice.slices) == (
                 str(best.config),
                 best.slices,
             )

@@ -299,9 +299,9 @@ def test_batches_of_small_matrices_are_computed_as_they_lie(dtype):
 def test_a_name_means_this_kernel_or_an_error(home):
     a = home.send(integers((5, 5), "complex64"))
     real = home.send(np.ones((2, 5, 5), "float32"))
-    assert dxgemm.explain(a, a, implementation=NAME).choice.implementation == NAME
+    assert dxgemm.explain(a, a, implementation=NAME).implementation == NAME
     for options in ({"precision": "3m"}, {"batch_invariant": True}):
-        assert dxgemm.explain(a, a, implementation=NAME, **options).choice.implementation == NAME
+        assert dxgemm.explain(a, a, implementation=NAME, **options).implementation == NAME
     refused = errors.UnsupportedProblemError
     with pytest.raises(refused, match="complex64 and complex128, not float32"):
         dxgemm.gemm(real, real, implementation=NAME)

@@ -208,7 +208,7 @@ def test_kernels_that_store_no_pairs_say_so(make):
     m, n, k = SIZES[1]
     a, b = make((m, k), "float32")[1].array, make((k, n), "float32")[1].array
     explanation = dxgemm.explain(a, b, epilogue=swiglu)
-    assert explanation.choice.implementation in TAKE_PAIRS
+    assert explanation.implementation in TAKE_PAIRS
     assert "pairs of columns" in explanation.choice.rejected["coalesced"]
     with pytest.raises(errors.UnsupportedProblemError, match="pairs of columns"):
         dxgemm.gemm(a, b, epilogue=swiglu, implementation="coalesced")

@@ -86,11 +86,7 @@ def test_explain_says_what_would_run(home, values):
             continue
         explanation = dxgemm.explain(a, b, c, implementation=implementation.name)
         planned = dxgemm.plan(a, b, c, implementation=implementation.name).explain()
-        assert (
-            explanation.choice.implementation
-            == planned.choice.implementation
-            == implementation.name
-        )
+        assert explanation.implementation == planned.choice.implementation == implementation.name
         assert set(explanation.choice.rejected) == {
             other.name for other in dxgemm.implementations() if other is not implementation
         }

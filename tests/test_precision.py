@@ -144,7 +144,7 @@ def test_host_operands_are_decided_on_as_the_copies_they_become(dtype):
     explanation = dxgemm.explain(strided, b.T)
     contiguous = dxgemm.explain_shape(m, n, k, dtype)
     assert explanation.work.copied == ("a", "b")
-    assert explanation.choice.implementation == contiguous.choice.implementation
+    assert explanation.implementation == contiguous.implementation
     assert explanation.work.arrangements["a"] == "row_major"
     assert_right(dxgemm.gemm(strided, b.T), a.T, b.T, np.zeros((m, n), a.dtype))
 

@@ -287,6 +287,16 @@ class Explanation:
     prediction: Prediction
 
     @property
+    def implementation(self) -> str:
+        """Name of the implementation that is chosen."""
+        return self.choice.implementation
+
+    @property
+    def config(self) -> str | None:
+        """Config of the implementation; None if it has none."""
+        return self.choice.config
+
+    @property
     def title(self) -> str:
         """The product and its kernel in one line."""
         return f"gemm {self.work} by {self.choice.kernel}"

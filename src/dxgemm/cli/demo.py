@@ -195,7 +195,7 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
     except (UnsupportedProblemError, MissingPackageError) as error:
         return Timing(implementation, dtype, refusal=str(error))
     _require_equal(result, images @ images.T, f"the Gram matrix by {implementation} in {dtype}")
-    config = plan.explain().choice.config
+    config = plan.explain().config
     if simulator_enabled():
         return Timing(implementation, dtype, config, first_us)
     time_us = call_us(plan)

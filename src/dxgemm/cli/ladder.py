@@ -171,7 +171,7 @@ class _Contest:
         if best is None:
             standing.refusal = "it has no config"
             return standing
-        standing.config = best.explain().choice.config
+        standing.config = best.explain().config
         samples, cublas_samples = [best_us], []
         if not simulator_enabled():
             calls = max(1, int(SAMPLE_US / best_us))
@@ -212,7 +212,7 @@ class _Contest:
         plan()
         if not bool((self._out == self._exact).all()):
             raise dxgemm.errors.WrongResultError(
-                f"{plan.explain().choice.implementation} gives a wrong result."
+                f"{plan.explain().implementation} gives a wrong result."
             )
 
     def _sample_us(self, plan: Any, calls: int) -> float:

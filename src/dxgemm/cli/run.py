@@ -67,8 +67,8 @@ def run(
                 "dtype": result.dtype.name,
                 "alpha": alpha,
                 "beta": beta,
-                "implementation": explanation.choice.implementation,
-                "config": explanation.choice.config,
+                "implementation": explanation.implementation,
+                "config": explanation.config,
                 "device": explanation.work.device,
                 "seconds": seconds,
             }
