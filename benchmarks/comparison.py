@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -229,7 +230,8 @@ def sets_of_operands(case: Case, calls: int) -> int:
 
 def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> Callable[[], Any]:
     if isinstance(implementation, str) and implementation in RIVALS:
-        return RIVALS[implementation](operands)
+        a, b, out = operands
+        return RIVALS[implementation](None, SimpleNamespace(a=a, b=b, out=out))
     a, b, out = operands
     return dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
 

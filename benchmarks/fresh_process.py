@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -120,7 +121,7 @@ def prepare_nvmath_device(dtype: str, size: int) -> Callable[[], object]:
 
     def step() -> None:
         try:
-            nvmath_device_call((a, b, out))()
+            nvmath_device_call(None, SimpleNamespace(a=a, b=b, out=out))()
         except errors.MissingPackageError as error:
             raise Unavailable(error) from error
         cupy.cuda.Device().synchronize()

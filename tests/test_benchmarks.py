@@ -624,10 +624,10 @@ def test_kernels_are_listed_with_what_was_measured() -> None:
 
 def test_twins_are_of_one_gpu_size_and_dtype() -> None:
     shape = (4096, 4096, 4096)
-    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA H200").tflops == 6.2
-    assert twins.find_twin("coalesced", "float64", None, shape, "NVIDIA H200") is None
-    assert twins.find_twin("coalesced", "float32", None, (1, 1, 1), "NVIDIA H200") is None
-    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA A100") is None
+    assert twins.twin_tflops("coalesced", "float32", None, shape, "NVIDIA H200") == 6.2
+    assert twins.twin_tflops("coalesced", "float64", None, shape, "NVIDIA H200") is None
+    assert twins.twin_tflops("coalesced", "float32", None, (1, 1, 1), "NVIDIA H200") is None
+    assert twins.twin_tflops("coalesced", "float32", None, shape, "NVIDIA A100") is None
 
 
 class Document(HTMLParser):
@@ -786,17 +786,18 @@ def test_suites_of_different_commits_say_so() -> None:
     assert pages.provenance_list({"host_overhead": HOST, "gemm": GEMM}).startswith("Driver 580.1")
 
 
-def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    comparison = importlib.import_module("comparison")
-    case = comparison.Case("int8", 6, 5, 3, "row_col_row")
+def test_the_gate_takes_what_is_exact_and_no_other_result() -> None:
+    cases, measuring = map(importlib.import_module, ("cases", "measuring"))
+    case = cases.Case("int8", 6, 5, 3, "row_col_row")
     assert case.bytes_moved == 6 * 3 + 3 * 5 + 4 * 6 * 5
-    trial = comparison.Trial(case, lambda calls: 1.0)
-    right = trial.attempt("widening_tile")
-    assert not right.is_wrong and right.call_s == 1.0
-    trial._exact[-1, -1] += 1
-    assert trial.attempt("widening_tile").is_wrong
+
+    def wrong(case: Any, x: Any) -> Any:
+        plan = cases.own("widening_tile")(case, x)
+        return lambda: plan() + np.eye(6, 5, dtype="int32")
+
+    found = measuring.measure(case, {"own": cases.own("widening_tile"), "wrong": wrong})
+    assert found["own"].samples_s and found["own"].explanation and not found["own"].wrong
+    assert "wrong gives a wrong result" in found["wrong"].wrong and not found["wrong"].samples_s
 
 
 @pytest.fixture(scope="module")
