@@ -97,12 +97,7 @@ def measure(
         slowest: a variant that takes so many times the fastest's time is left out.
         longest_s: a variant whose calls take longer is left out; cuBLAS never is.
     """
-    found = {name: Measured() for name in variants}
-    exact = case.operands(xp.random.default_rng(1), is_exact=True)
-    expected = case.expected(exact)
-    for name, one in found.items():
-        first_call(one, case, name, variants[name], exact, expected)
-    del exact, expected  # the next operands are as large
+    found = first_times(case, variants)
     fastest_s = min(one.call_s for one in found.values())
     for name, one in found.items():
         if min(longest_s, slowest * fastest_s) < one.call_s < math.inf and name != CUBLAS:
@@ -117,21 +112,25 @@ def measure(
     return found
 
 
-def first_call(
-    one: Measured, case: Case, name: str, make: Callable[..., Any], exact: Any, expected: Any
-) -> None:
-    """Fill in what a variant says of itself, whether it is right, and a first time."""
-    try:
-        call = make(case, exact)
-        one.facts = case.check(name, call, exact, expected)
-    except (UnsupportedProblemError, BuildError, MissingPackageError) as error:
-        one.refusal = str(error)
-    except WrongResultError as error:
-        one.wrong = str(error)
-    else:
-        explain = getattr(call, "explain", None)
-        one.explanation = explain and explain()
-        one.call_s = timer()([call])
+def first_times(case: Case, variants: Variants) -> dict[str, Measured]:
+    """Check every variant on exact operands; time a call of those that are right."""
+    found = {}
+    exact = case.operands(xp.random.default_rng(1), is_exact=True)
+    expected = case.expected(exact)
+    for name, make in variants.items():
+        one = found[name] = Measured()
+        try:
+            call = make(case, exact)
+            one.facts = case.check(name, call, exact, expected)
+        except (UnsupportedProblemError, BuildError, MissingPackageError) as error:
+            one.refusal = str(error)
+        except WrongResultError as error:
+            one.wrong = str(error)
+        else:
+            explain = getattr(call, "explain", None)
+            one.explanation = explain and explain()
+            one.call_s = timer()([call])
+    return found
 
 
 def take_turns(

@@ -116,9 +116,9 @@ class SchemeProduct:
         return SimpleNamespace(choice=choice)
 
 
-def scheme_product(study: Study) -> Callable[[Any, Any, Any], SchemeProduct]:
-    """Function that makes a product, for `precision_comparison`."""
-    return lambda a, b, out: SchemeProduct(study, a, b, out)
+def scheme_product(study: Study) -> Callable[[Any, Any], SchemeProduct]:
+    """Make a variant of a scheme."""
+    return lambda case, x: SchemeProduct(study, x.a, x.b, x.out)
 
 
 def _split(x: Any, scheme: Scheme) -> tuple[Any, Any]:
