@@ -13,31 +13,92 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from itertools import count, product
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytest
-from interleave import replay, replay_clock
+from cases import SMOKE
+from measuring import OWN, Found, Measured, Row, bench
 
-from dxgemm import errors
-from dxgemm.gpu.status import simulator_enabled
+from dxgemm.errors import MissingPackageError
 
-SMOKE = simulator_enabled()
-ROUNDS = 1 if SMOKE else 3
-UNCOUNTED = 0 if SMOKE else 1
+ROUNDS, UNCOUNTED = (1, 0) if SMOKE else (3, 1)
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
-AUTOMATIC = "automatic"
+BUILT = "coalesced" if SMOKE else "tuned"
 IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
-FIRST_CALLS = ["coalesced", AUTOMATIC]
+FIRST_CALLS = ["coalesced", OWN]
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
+ARCH = ["--arch=sm_90a"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A step that is taken in new processes.
+
+    Attributes:
+        step: its name in the results.
+        arguments: of `fresh_process.py`.
+        cache: kernel cache: "warm", "cold", or "wheel", an empty one beside an installed wheel.
+        problem: fields of the results.
+        is_long: True if it is sampled once, on the compiler even in a smoke run.
+    """
+
+    step: str
+    arguments: list[str]
+    cache: str = "warm"
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    is_long: bool = False
+
+    def __str__(self) -> str:
+        return "-".join(map(str, (self.step, *self.problem.values())))
+
+
+def first_call(step: str, cache: str, library: str, dtype: str, implementation: str) -> Start:
+    """The first gemm, after the library, its context and the operands."""
+    arguments = ["gemm", f"--library={library}", f"--dtype={dtype}", f"--size={SIZE}"]
+    arguments += [f"--implementation={implementation}"] if implementation != OWN else []
+    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
+    return Start(step, arguments, cache, problem)
+
+
+def list_starts() -> list[Start]:
+    home = "numpy" if SMOKE else "cupy"
+    starts = [
+        Start(each, ["import", each]) for each in ("import dxgemm", "from dxgemm import gemm")
+    ]
+    calls = list(product(DTYPES, FIRST_CALLS))
+    if not SMOKE:  # the simulator loads no kernels
+        starts += [first_call("first call, wheels", "wheel", home, *call) for call in calls]
+        # Before NumPy's there is no CUDA context.
+        libraries = [library for library in ("torch", "numpy") if find_spec(library)]
+        starts += [
+            first_call(f"first call, wheels, {library}", "wheel", library, "float32", OWN)
+            for library in libraries
+        ]
+    starts += [
+        first_call(f"first call, {cache} cache", cache, home, *call)
+        for cache in ("warm", "cold")
+        for call in calls
+    ]
+    if not SMOKE:
+        problem = {"dtype": "float64", "implementation": "nvmath.device"}
+        problem |= dict.fromkeys("mnk", SIZE)
+        arguments = ["nvmath.device", "--dtype=float64", f"--size={SIZE}"]
+        step = "nvmath.device pipeline, one shape"
+        starts.append(Start(step, arguments, "cold", problem, is_long=True))
+    arguments = ["build", "--dtype=float32", f"--implementation={BUILT}", *(ARCH if SMOKE else [])]
+    problem = {"dtype": "float32", "implementation": BUILT}
+    return [*starts, Start("build ahead", arguments, "cold", problem, is_long=True)]
 
 
 def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
@@ -49,7 +110,7 @@ def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
 
 
 def run_fresh(
-    cache: Path, *arguments: str, simulator: bool = SMOKE, path: Path | None = None
+    cache: Path, arguments: list[str], simulator: bool = SMOKE, path: Path | None = None
 ) -> dict[str, Any]:
     """Run one step in a new process, where packages in the folder `path` are installed too."""
     environment = environment_with(cache, simulator)
@@ -62,32 +123,35 @@ def run_fresh(
     return json.loads(finished.stdout)
 
 
-def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: object) -> None:
-    """Hand the samples to pytest-benchmark."""
+def measure_start(row: Row) -> Found:
+    start: Start = row.case
+    samples = []
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
+            folder = Path(name, str(number) if start.cache == "cold" else "kernels")
+            path = wheel() if start.cache == "wheel" else None
+            simulator = SMOKE and not start.is_long
+            samples.append(run_fresh(folder, start.arguments, simulator, path))
+        is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
+    if "unavailable" in samples[0]:
+        return {OWN: Measured(refusal=samples[0]["unavailable"])}
+    one = measured(samples if start.is_long else samples[UNCOUNTED:])
+    assert not is_built, "a kernel was built that is in the wheel"
+    assert SMOKE or start.cache == "cold" or not one.facts["loaded"], one.facts["loaded"]
+    return {OWN: one}
+
+
+def measured(samples: list[dict[str, Any]], **facts: Any) -> Measured:
     seconds = [sample["seconds"] for sample in samples]
-    benchmark.group = step
-    benchmark.extra_info.update(
-        step=step,
-        seconds=statistics.median(seconds),
-        loaded=samples[-1]["loaded"],
-        **problem,
-    )
-    replay(benchmark, seconds)
+    facts |= {"loaded": samples[-1]["loaded"]}
+    if isinstance(samples[-1].get("returned"), int):
+        facts["kernels"] = samples[-1]["returned"]
+    return Measured(samples_s=seconds, facts=facts)
 
 
-@pytest.mark.parametrize("statement", IMPORTS)
-def bench_import(benchmark: Any, tmp_path: Path, statement: str) -> None:
-    """The package alone, and the modules of `gemm` as well, after `import numpy`."""
-    samples = [run_fresh(tmp_path, "import", statement) for _ in range(UNCOUNTED + ROUNDS)]
-    report(benchmark, statement, samples[UNCOUNTED:])
-    assert not samples[-1]["loaded"]
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@cache
+def wheel() -> Path:
     """Folder in which a wheel of this GPU's kernels for the first calls is installed."""
-    if SMOKE:
-        pytest.skip("the simulator loads no kernels")
     from dxgemm.choice.selection import choose
     from dxgemm.compiler import build_kernels
     from dxgemm.compiler.wheels import package_name, write_kernels
@@ -96,144 +160,69 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dxgemm.runtime.device import device_facts
     from dxgemm.tuning.measure import candidate_specs
 
-    device = device_facts(0)
-    arch, folder = device.arch, tmp_path_factory.mktemp("wheel")
-    specs = kernel_specs(tuple(DTYPES), ("coalesced",), arch)
+    device, folder = device_facts(0), Path(tempfile.mkdtemp())
+    specs = kernel_specs(tuple(DTYPES), ("coalesced",), device.arch)
     for dtype in DTYPES:
         problem = contiguous_problem(dtype, SIZE, SIZE, SIZE)
         specs += candidate_specs(problem, choose(problem, device))
-    built = build_kernels([(spec, arch) for spec in specs])
-    kernels = {spec.key(arch): kernel for spec, kernel in zip(specs, built)}
-    write_kernels(folder / package_name(arch), arch, kernels)
+    built = build_kernels([(spec, device.arch) for spec in specs])
+    kernels = {spec.key(device.arch): kernel for spec, kernel in zip(specs, built)}
+    write_kernels(folder / package_name(device.arch), device.arch, kernels)
     return folder
 
 
-def gemm_arguments(library: str, dtype: str, implementation: str) -> list[str]:
-    """Arguments of `fresh_process.py` for the first gemm, by a kernel or the choice."""
-    named = [f"--implementation={implementation}"] if implementation != AUTOMATIC else []
-    return ["gemm", f"--library={library}", f"--dtype={dtype}", f"--size={SIZE}", *named]
-
-
-@pytest.mark.parametrize(
-    "library, dtype, implementation",
-    [
-        *product(["cupy"], DTYPES, FIRST_CALLS),
-        ("torch", "float32", AUTOMATIC),
-        ("numpy", "float32", AUTOMATIC),  # no CUDA context is there before
-    ],
-)
-def bench_first_call_with_wheel(
-    benchmark: Any, tmp_path: Path, wheel: Path, library: str, dtype: str, implementation: str
-) -> None:
-    """The first gemm as below; its kernel comes from a wheel, and the cache stays empty."""
-    pytest.importorskip(library)
-    arguments = gemm_arguments(library, dtype, implementation)
-    samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(UNCOUNTED + ROUNDS)]
-    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    step = "first call, wheels" + (f", {library}" if library != "cupy" else "")
-    report(benchmark, step, samples[UNCOUNTED:], **problem)
-    assert not samples[-1]["loaded"] and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("implementation", FIRST_CALLS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cache", ["warm", "cold"])
-def bench_first_call(
-    benchmark: Any, tmp_path: Path, cache: str, dtype: str, implementation: str
-) -> None:
-    """`import dxgemm` and the first gemm, after CuPy, its context and the operands."""
-    caches = (tmp_path / (str(index) if cache == "cold" else "warm") for index in count())
-    arguments = gemm_arguments("numpy" if SMOKE else "cupy", dtype, implementation)
-    samples = [run_fresh(next(caches), *arguments) for _ in range(UNCOUNTED + ROUNDS)]
-    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    report(benchmark, f"first call, {cache} cache", samples[UNCOUNTED:], **problem)
-    if cache == "warm" and not SMOKE:
-        assert not samples[-1]["loaded"]
-
-
-def build_pipeline_kernel(cache: Path, epilogue: str = "") -> dict[str, Any]:
-    """One sample; the smoke run takes a quick kernel instead."""
-    implementation, dtype = PIPELINE
-    arguments = [f"--implementation={implementation}", f"--dtype={dtype}", "--arch=sm_90a"]
-    arguments += [f"--epilogue={epilogue}"] if epilogue else []
-    return run_fresh(cache, "kernel", *arguments, simulator=False)
-
-
-def report_pipeline_kernel(benchmark: Any, state: str, samples: list[dict[str, Any]]) -> None:
-    implementation, dtype = PIPELINE
-    kernel = {"dtype": dtype, "implementation": implementation, "kernel": samples[0]["returned"]}
-    report(benchmark, f"pipeline kernel, {state}", samples, **kernel)
-
-
-@pytest.fixture(scope="module")
-def cold_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A cache that holds one pipeline kernel, and the sample of its build."""
+def measure_pipeline(row: Row) -> Found:
+    """A kernel over cuBLASDx from an empty cache, then with epilogues: NVRTC has nothing to do."""
     if not SMOKE:
         from dxgemm.cublasdx.library import library
 
         try:
             library()
-        except errors.MissingPackageError as error:
-            pytest.skip(str(error))
-    cache = tmp_path_factory.mktemp("pipeline")
-    return cache, build_pipeline_kernel(cache)
-
-
-def bench_pipeline_kernel(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
-    """A kernel over cuBLASDx and its device functions, from an empty cache."""
-    _, sample = cold_build
-    report_pipeline_kernel(benchmark, "cold cache", [sample])
-
-
-def bench_pipeline_epilogue(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
-    """The same kernel with epilogues it never had: NVRTC has nothing to do."""
-    cache, _ = cold_build
-    samples = [build_pipeline_kernel(cache, epilogue) for epilogue in EPILOGUES]
-    report_pipeline_kernel(benchmark, "new epilogue", samples)
+        except MissingPackageError as error:
+            return {name: Measured(refusal=str(error)) for name in row.shown}
+    arguments = ["kernel", *(f"--{name}={value}" for name, value in row.case.problem.items())]
+    with tempfile.TemporaryDirectory() as name:
+        samples = [
+            run_fresh(Path(name), [*arguments, *ARCH, *epilogue], simulator=False)
+            for epilogue in ([], *([f"--epilogue={text}"] for text in EPILOGUES))
+        ]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
+    parts = dict(zip(row.shown, (samples[:1], samples[1:])))
+    return {step: measured(part, kernel=part[0]["returned"]) for step, part in parts.items()}
 
 
-def bench_nvmath_device(benchmark: Any, tmp_path: Path) -> None:
-    """A pipeline of nvmath.device and its first result; another shape takes as long again."""
+def measure_demo(row: Row) -> Found:
+    """`dxgemm demo` with an empty cache, to its first result and to its end."""
     if SMOKE:
-        pytest.skip("nvmath.device needs a GPU")
-    problem = {"dtype": "float64", "m": SIZE, "n": SIZE, "k": SIZE}
-    sample = run_fresh(tmp_path, "nvmath.device", "--dtype=float64", f"--size={SIZE}")
-    if "unavailable" in sample:
-        pytest.skip(sample["unavailable"])
-    implementation = "nvmath.device"
-    step = "nvmath.device pipeline, one shape"
-    report(benchmark, step, [sample], implementation=implementation, **problem)
-
-
-def bench_build(benchmark: Any, tmp_path: Path) -> None:
-    """`dxgemm build` of one implementation's float32 kernels for this GPU: some two hundred."""
-    implementation = "coalesced" if SMOKE else "tuned"
-    arguments = ["--dtype=float32", f"--implementation={implementation}"]
-    arguments += ["--arch=sm_90a"] if SMOKE else []
-    sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
-    kernels = {"dtype": "float32", "kernels": sample["returned"]}
-    report(benchmark, "build ahead", [sample], implementation=implementation, **kernels)
-
-
-@pytest.fixture(scope="module")
-def demo_seconds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """Seconds that `dxgemm demo` takes with an empty cache, to its first result and to its end."""
-    if SMOKE:
-        pytest.skip("the simulator builds no kernels")
+        refused = Measured(refusal="the simulator builds no kernels")
+        return dict.fromkeys(row.shown, refused)
     command = [sys.executable, "-m", "dxgemm", "demo"]
-    environment = environment_with(tmp_path_factory.mktemp("demo"))
-    start = time.perf_counter()
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
-        assert demo.stdout is not None
-        assert "digits right" in demo.stdout.readline()
-        first_s = time.perf_counter() - start
-        demo.stdout.read()
+    with tempfile.TemporaryDirectory() as cache:
+        start, environment = time.perf_counter(), environment_with(Path(cache))
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+            assert demo.stdout is not None
+            assert "digits right" in demo.stdout.readline()
+            first_s = time.perf_counter() - start
+            demo.stdout.read()
+        seconds = first_s, time.perf_counter() - start
     assert demo.returncode == 0
-    return {"demo, first result": first_s, "demo, cold cache": time.perf_counter() - start}
+    samples = ({"seconds": each, "loaded": []} for each in seconds)
+    return {step: measured([sample]) for step, sample in zip(row.shown, samples)}
 
 
-@pytest.mark.parametrize("step", ["demo, first result", "demo, cold cache"])
-def bench_demo(benchmark: Any, demo_seconds: dict[str, float], step: str) -> None:
-    """`dxgemm demo` with an empty cache."""
-    report(benchmark, step, [{"seconds": demo_seconds[step], "loaded": []}])
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    one, step = found[name], row.case.step if name == OWN else name
+    return {"step": step, "seconds": one.seconds, **row.case.problem, **one.facts}
+
+
+PIPELINE_STEPS = ("pipeline kernel, cold cache", "pipeline kernel, new epilogue")
+KERNEL = dict(zip(("implementation", "dtype"), PIPELINE))
+bench_start = bench([Row(each, shown=[OWN]) for each in list_starts()], describe, measure_start)
+bench_pipeline_kernel = bench(
+    [Row(Start("pipeline", [], problem=KERNEL), shown=PIPELINE_STEPS)], describe, measure_pipeline
+)
+bench_demo = bench(
+    [Row(Start("demo", []), shown=["demo, first result", "demo, cold cache"])],
+    describe,
+    measure_demo,
+)

@@ -30,8 +30,8 @@ from dxgemm.tuning import sampling
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-charts, html_page, interleave, pages = map(
-    importlib.import_module, ("charts", "html_page", "interleave", "markdown_pages")
+charts, html_page, measuring, pages = map(
+    importlib.import_module, ("charts", "html_page", "measuring", "markdown_pages")
 )
 error_charts, provenance, result_files, tables, twins = map(
     importlib.import_module, ("error_charts", "provenance", "result_files", "tables", "twins")
@@ -49,9 +49,9 @@ class RecordingBenchmark:
     def pedantic(self, target: Any, setup: Any, rounds: int) -> None:
         for _ in range(rounds):
             setup()
-            start = interleave.replay_clock()
+            start = measuring.replay_clock()
             target()
-            self.durations.append(interleave.replay_clock() - start)
+            self.durations.append(measuring.replay_clock() - start)
 
 
 def results_of(
@@ -213,7 +213,7 @@ def test_interleaving_takes_one_sample_of_each_variant_a_round() -> None:
 
 def test_replay_hands_over_exactly_the_measured_times() -> None:
     benchmark = RecordingBenchmark()
-    interleave.replay(benchmark, [1e-6, 0.1, 3e-5])
+    measuring.replay(benchmark, [1e-6, 0.1, 3e-5])
     assert benchmark.durations == [1e-6, 0.1, 3e-5]
 
 
@@ -787,7 +787,7 @@ def test_suites_of_different_commits_say_so() -> None:
 
 
 def test_the_gate_takes_what_is_exact_and_no_other_result() -> None:
-    cases, measuring = map(importlib.import_module, ("cases", "measuring"))
+    cases = importlib.import_module("cases")
     case = cases.Case("int8", 6, 5, 3, "row_col_row")
     assert case.bytes_moved == 6 * 3 + 3 * 5 + 4 * 6 * 5
 
