@@ -110,6 +110,11 @@ def size_of(row: Extra) -> str:
     return f"{row['m']} x {row['n']} x {row['k']}"
 
 
+def is_square(row: Extra, *sizes: int) -> bool:
+    """Tell whether m = n = k, of one of the sizes if some are given."""
+    return row["m"] == row["n"] == row["k"] and (not sizes or row["m"] in sizes)
+
+
 def kind_text(dtype: str, precision: str | None) -> str:
     """Name of an arithmetic: `"float32"`, `"tf32"`, `"emulated float64, 14 moduli"`."""
     if precision in (None, "tf32"):
@@ -141,7 +146,3 @@ def accuracy_sections(results: Results) -> list[tuple[str, list[Extra]]]:
         title = f"{accuracy_text(row['kind'])}, {ACCURACY_DATA[row['data']]}"
         sections.setdefault(title, []).append(row)
     return list(sections.items())
-
-
-def is_reduction(row: Extra) -> bool:
-    return "way" in row
