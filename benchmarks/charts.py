@@ -18,7 +18,7 @@ from result_files import (
     kind_of,
     size_of,
 )
-from tables import LADDER_SIZE, figure, ratio, rung_rows, variant_text
+from tables import LADDER_SIZES, figure, ratio, rung_rows, variant_text
 
 import dxgemm
 from dxgemm.choice.implementation import Role
@@ -166,32 +166,10 @@ def precision_charts(results: Results) -> Charts:
     return charts
 
 
-def host_charts(results: Results) -> Charts:
-    """Every call on the largest of the small matrices, in float32."""
-    size = max(row["m"] for row in extras(results))
-    title = f"float32, {size} x {size}"
-    bars = [
-        (f"{row['library']}: {row['call']}", row["host_us"], figure(row["host_us"]))
-        for row in extras(results)
-        if row["m"] == size and row["dtype"] == "float32"
-    ]
-    return {title: bar_chart(title, bars, "microseconds")}
-
-
-def build_charts(results: Results) -> Charts:
-    """The slowest of each step."""
-    slowest: dict[str, float] = {}
-    for row in extras(results):
-        slowest[row["step"]] = max(row["seconds"], slowest.get(row["step"], 0.0))
-    bars = [(step, seconds, figure(seconds)) for step, seconds in slowest.items()]
-    title = "of several dtypes and kernels the slowest"
-    return {title: bar_chart(title, bars, "seconds")}
-
-
 def speed_chart(title: str, ladder: Results) -> str:
     """Every rung as a bar: in float32 if it was measured so, else where it comes closest."""
     by_rung: dict[str, list[Extra]] = {}
-    for row in rung_rows(ladder, LADDER_SIZE):
+    for row in rung_rows(ladder, LADDER_SIZES[0]):
         if row["vs_cublas"] and row["implementation"] != "cublas":
             by_rung.setdefault(row["implementation"], []).append(row)
     bars = []
@@ -207,8 +185,6 @@ CHARTS: dict[str, Callable[[Results], Charts]] = {
     "gemm": gemm_charts,
     "accuracy": accuracy_charts,
     "precision": precision_charts,
-    "host_overhead": host_charts,
-    "build_time": build_charts,
 }
 
 

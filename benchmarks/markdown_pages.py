@@ -12,25 +12,18 @@ from provenance import gpu_slug
 from reliability_tables import reliability_tables
 from result_files import REPOSITORY, Results, gpu_name, source, sources
 from tables import (
-    LADDER_SIZE,
+    LADDER_SIZES,
+    TABLES,
     Part,
     Table,
     accuracy_summary,
-    build_time,
-    distributed,
-    epilogue,
     kernel_path,
-    ladder_reduced_table,
-    ladder_table,
-    pipeline_squares,
+    ladder,
+    pipelines,
     precision_bits,
-    precision_rates,
-    precision_refusals,
     rungs,
-    sm80,
     speed_table,
     tables_of,
-    tile_shares,
 )
 
 DOCS = REPOSITORY / "docs"
@@ -52,17 +45,15 @@ GPUs = list[dict[str, Results]]
 
 def pages(gpus: GPUs) -> dict[Path, str]:
     """Every generated page that is committed, with what it keeps of its present text."""
-    precision = suite_text(gpus, "precision", precision_rates, precision_refusals)
     parts = {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
-        DOCS / "cache.md": suite_text(gpus, "build_time", build_time),
-        DOCS / "choosing.md": suite_text(gpus, "half", tile_shares),
-        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
-        DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
-        DOCS / "distributed.md": suite_text(gpus, "distributed", distributed),
-        DOCS / "gpus.md": suite_text(gpus, "sm80", sm80),
-        DOCS / "precision.md": f"{markdown(precision_bits())}\n\n{precision}",
+        DOCS / "cache.md": suite_text(gpus, "build_time"),
+        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
+        DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
+        DOCS / "distributed.md": suite_text(gpus, "distributed"),
+        DOCS / "gpus.md": suite_text(gpus, "sm80"),
+        DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),
         DOCS / "accuracy.md": suite_text(gpus, "accuracy", accuracy_summary),
         DOCS / "reliability.md": markdown(reliability_tables()),
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
@@ -111,9 +102,9 @@ def front_text(gpus: GPUs, folder: str) -> str:
     if not speeds:
         return NO_RESULTS
     texts = [markdown(speeds), SPEED_TEXT]
-    ladder = ladder_of(gpus)
-    if ladder is not None:
-        title = speed_title(ladder)
+    measured = ladder_of(gpus)
+    if measured is not None:
+        title = speed_title(measured)
         texts.insert(0, f"![{title}]({folder}{SPEED_CHART.name})\n\n*{title}.*")
     return "\n\n".join(texts)
 
@@ -123,22 +114,22 @@ def ladder_of(gpus: GPUs) -> Results | None:
     return next((suites["ladder"] for suites in gpus if "ladder" in suites), None)
 
 
-def speed_title(ladder: Results) -> str:
-    name = gpu_name({"ladder": ladder})
-    return f"Every rung of the ladder against cuBLAS, m = n = k = {LADDER_SIZE}, {name}"
+def speed_title(measured: Results) -> str:
+    name = gpu_name({"ladder": measured})
+    return f"Every rung of the ladder against cuBLAS, m = n = k = {LADDER_SIZES[0]}, {name}"
 
 
 def front_chart(gpus: GPUs) -> str | None:
     """SVG of `front_text`'s chart."""
-    ladder = ladder_of(gpus)
-    return None if ladder is None else speed_chart(speed_title(ladder), ladder)
+    measured = ladder_of(gpus)
+    return None if measured is None else speed_chart(speed_title(measured), measured)
 
 
 def suite_text(gpus: GPUs, suite: str, *tables: Callable[[Results], list[Part]]) -> str:
-    """Tables of one suite, for each GPU that it was measured on."""
+    """Tables of one suite, for each GPU that it was measured on; if none are named, all."""
     texts = []
     for results in (suites[suite] for suites in gpus if suite in suites):
-        parts = [part for each in tables for part in each(results)]
+        parts = [part for each in tables or TABLES[suite] for part in each(results)]
         if parts:
             texts.append(markdown([f"### {gpu_name({suite: results})}", source(results), *parts]))
     return "\n\n".join(texts) or NO_RESULTS
@@ -163,7 +154,7 @@ def handwritten_readme(gpus: GPUs) -> str:
     ]
     for results in (suites["ladder"] for suites in gpus if "ladder" in suites):
         parts += [f"## {gpu_name({'ladder': results})}", source(results)]
-        parts += [*ladder_table(results, folder=""), *ladder_reduced_table(results)]
+        parts += ladder(results, folder="")
     return markdown(parts)
 
 
