@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -33,12 +33,62 @@ from dxgemm.errors import MissingPackageError
 ROUNDS, UNCOUNTED = (1, 0) if SMOKE else (3, 1)
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
-PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
-BUILT = "coalesced" if SMOKE else "tuned"
 IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
 FIRST_CALLS = ["coalesced", OWN]
+PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
-ARCH = ["--arch=sm_90a"]
+BUILT = "coalesced" if SMOKE else "tuned"
+ARCH = "sm_90a"  # of the pipeline, and of a smoke run's kernels
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+# Sums of products of such integers are exact.
+OPERANDS = f"""
+import numpy as np
+rng = np.random.default_rng(0)
+a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{}}") for _ in range(3))
+expected, wait, fetch = a @ b, lambda: None, lambda: out
+"""
+# Operands on the GPU, and the library's context.
+UPLOADS = {
+    "numpy": "",
+    "cupy": """
+import cupy
+a, b, out = map(cupy.asarray, (a, b, out))
+wait, fetch = cupy.cuda.Device().synchronize, lambda: out.get()
+wait()
+""",
+    "torch": """
+import torch
+a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
+wait, fetch = torch.cuda.synchronize, lambda: out.cpu()
+wait()
+""",
+}
+GEMM = """
+import dxgemm
+dxgemm.gemm(a, b, out=out, implementation={!r})
+wait()
+"""
+CHECK = "np.testing.assert_array_equal(fetch(), expected)"
+NVMATH = """
+try:
+    from nvmath_pipeline import nvmath_pipeline
+    nvmath_pipeline(a, b, out)()
+    wait()
+except Exception as error:  # of whatever type: what it lacks shows when it is used
+    unavailable = str(error)
+"""
+SPEC = """
+from dataclasses import replace
+from dxgemm import epilogues
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import obtain_kernel
+from dxgemm.lower.ahead import common_specs
+from dxgemm.problem.fusion import Fusion
+spec = common_specs(find_implementation("{}"), ("{}",))[0]
+"""
+KERNEL = f"obtain_kernel(spec, '{ARCH}')\nreturned = str(spec)"
+BUILD = "returned = len(dxgemm.build(arch={}, dtypes=('float32',), implementations=('{}',)))"
 
 
 @dataclass(frozen=True)
@@ -47,14 +97,14 @@ class Start:
 
     Attributes:
         step: its name in the results.
-        arguments: of `fresh_process.py`.
+        code: setup, step and check, as `fresh_process.py` takes them.
         cache: kernel cache: "warm", "cold", or "wheel", an empty one beside an installed wheel.
         problem: fields of the results.
         is_long: True if it is sampled once, on the compiler even in a smoke run.
     """
 
     step: str
-    arguments: list[str]
+    code: Sequence[str] = ()
     cache: str = "warm"
     problem: Mapping[str, Any] = field(default_factory=dict)
     is_long: bool = False
@@ -63,27 +113,28 @@ class Start:
         return "-".join(map(str, (self.step, *self.problem.values())))
 
 
+def problem_of(dtype: str, implementation: str) -> dict[str, Any]:
+    return {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
+
+
 def first_call(step: str, cache: str, library: str, dtype: str, implementation: str) -> Start:
     """The first gemm, after the library, its context and the operands."""
-    arguments = ["gemm", f"--library={library}", f"--dtype={dtype}", f"--size={SIZE}"]
-    arguments += [f"--implementation={implementation}"] if implementation != OWN else []
-    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    return Start(step, arguments, cache, problem)
+    named = None if implementation == OWN else implementation
+    code = OPERANDS.format(dtype) + UPLOADS[library], GEMM.format(named), CHECK
+    return Start(step, code, cache, problem_of(dtype, implementation))
 
 
 def list_starts() -> list[Start]:
     home = "numpy" if SMOKE else "cupy"
-    starts = [
-        Start(each, ["import", each]) for each in ("import dxgemm", "from dxgemm import gemm")
-    ]
+    starts = [Start(each, ("import numpy", each, "")) for each in IMPORTS]
     calls = list(product(DTYPES, FIRST_CALLS))
     if not SMOKE:  # the simulator loads no kernels
         starts += [first_call("first call, wheels", "wheel", home, *call) for call in calls]
         # Before NumPy's there is no CUDA context.
-        libraries = [library for library in ("torch", "numpy") if find_spec(library)]
         starts += [
             first_call(f"first call, wheels, {library}", "wheel", library, "float32", OWN)
-            for library in libraries
+            for library in ("torch", "numpy")
+            if find_spec(library)
         ]
     starts += [
         first_call(f"first call, {cache} cache", cache, home, *call)
@@ -91,14 +142,13 @@ def list_starts() -> list[Start]:
         for call in calls
     ]
     if not SMOKE:
-        problem = {"dtype": "float64", "implementation": "nvmath.device"}
-        problem |= dict.fromkeys("mnk", SIZE)
-        arguments = ["nvmath.device", "--dtype=float64", f"--size={SIZE}"]
-        step = "nvmath.device pipeline, one shape"
-        starts.append(Start(step, arguments, "cold", problem, is_long=True))
-    arguments = ["build", "--dtype=float32", f"--implementation={BUILT}", *(ARCH if SMOKE else [])]
+        path = f"\nimport sys, dxgemm\nsys.path.append({str(EXAMPLES)!r})"
+        code = OPERANDS.format("float64") + UPLOADS["cupy"] + path, NVMATH, ""
+        step, problem = "nvmath.device pipeline, one shape", problem_of("float64", "nvmath.device")
+        starts.append(Start(step, code, "cold", problem, is_long=True))
+    code = "import dxgemm", BUILD.format(repr(ARCH) if SMOKE else None, BUILT), ""
     problem = {"dtype": "float32", "implementation": BUILT}
-    return [*starts, Start("build ahead", arguments, "cold", problem, is_long=True)]
+    return [*starts, Start("build ahead", code, "cold", problem, is_long=True)]
 
 
 def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
@@ -110,43 +160,41 @@ def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
 
 
 def run_fresh(
-    cache: Path, arguments: list[str], simulator: bool = SMOKE, path: Path | None = None
+    cache: Path, code: Sequence[str], simulator: bool = SMOKE, path: Path | None = None
 ) -> dict[str, Any]:
     """Run one step in a new process, where packages in the folder `path` are installed too."""
     environment = environment_with(cache, simulator)
     if path:
         known = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, str(path))))
-    command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *code]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
 
+def measured(samples: Sequence[dict[str, Any]]) -> Measured:
+    last = samples[-1]
+    facts = {"loaded": last["loaded"]}
+    if last.get("returned"):
+        facts["kernels" if isinstance(last["returned"], int) else "kernel"] = samples[0]["returned"]
+    return Measured(samples_s=[sample["seconds"] for sample in samples], facts=facts)
+
+
 def measure_start(row: Row) -> Found:
-    start: Start = row.case
-    samples = []
+    start, samples = row.case, []
     with tempfile.TemporaryDirectory() as name:
         for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
             folder = Path(name, str(number) if start.cache == "cold" else "kernels")
             path = wheel() if start.cache == "wheel" else None
-            simulator = SMOKE and not start.is_long
-            samples.append(run_fresh(folder, start.arguments, simulator, path))
+            samples.append(run_fresh(folder, start.code, SMOKE and not start.is_long, path))
         is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
-    if "unavailable" in samples[0]:
+    if samples[0]["unavailable"]:
         return {OWN: Measured(refusal=samples[0]["unavailable"])}
     one = measured(samples if start.is_long else samples[UNCOUNTED:])
     assert not is_built, "a kernel was built that is in the wheel"
     assert SMOKE or start.cache == "cold" or not one.facts["loaded"], one.facts["loaded"]
     return {OWN: one}
-
-
-def measured(samples: list[dict[str, Any]], **facts: Any) -> Measured:
-    seconds = [sample["seconds"] for sample in samples]
-    facts |= {"loaded": samples[-1]["loaded"]}
-    if isinstance(samples[-1].get("returned"), int):
-        facts["kernels"] = samples[-1]["returned"]
-    return Measured(samples_s=seconds, facts=facts)
 
 
 @cache
@@ -180,22 +228,21 @@ def measure_pipeline(row: Row) -> Found:
             library()
         except MissingPackageError as error:
             return {name: Measured(refusal=str(error)) for name in row.shown}
-    arguments = ["kernel", *(f"--{name}={value}" for name, value in row.case.problem.items())]
-    with tempfile.TemporaryDirectory() as name:
-        samples = [
-            run_fresh(Path(name), [*arguments, *ARCH, *epilogue], simulator=False)
-            for epilogue in ([], *([f"--epilogue={text}"] for text in EPILOGUES))
-        ]
+    codes = [SPEC.format(*PIPELINE)]
+    codes += [
+        f"{codes[0]}spec = replace(spec, epilogue=Fusion((epilogues.{name},), ()))"
+        for name in EPILOGUES
+    ]
+    with tempfile.TemporaryDirectory() as cache:
+        samples = [run_fresh(Path(cache), (code, KERNEL, ""), False) for code in codes]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
-    parts = dict(zip(row.shown, (samples[:1], samples[1:])))
-    return {step: measured(part, kernel=part[0]["returned"]) for step, part in parts.items()}
+    return dict(zip(row.shown, (measured(samples[:1]), measured(samples[1:]))))
 
 
 def measure_demo(row: Row) -> Found:
     """`dxgemm demo` with an empty cache, to its first result and to its end."""
     if SMOKE:
-        refused = Measured(refusal="the simulator builds no kernels")
-        return dict.fromkeys(row.shown, refused)
+        return dict.fromkeys(row.shown, Measured(refusal="the simulator builds no kernels"))
     command = [sys.executable, "-m", "dxgemm", "demo"]
     with tempfile.TemporaryDirectory() as cache:
         start, environment = time.perf_counter(), environment_with(Path(cache))
@@ -206,8 +253,8 @@ def measure_demo(row: Row) -> Found:
             demo.stdout.read()
         seconds = first_s, time.perf_counter() - start
     assert demo.returncode == 0
-    samples = ({"seconds": each, "loaded": []} for each in seconds)
-    return {step: measured([sample]) for step, sample in zip(row.shown, samples)}
+    found = ([{"seconds": each, "loaded": []}] for each in seconds)
+    return dict(zip(row.shown, map(measured, found)))
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
@@ -215,14 +262,9 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     return {"step": step, "seconds": one.seconds, **row.case.problem, **one.facts}
 
 
-PIPELINE_STEPS = ("pipeline kernel, cold cache", "pipeline kernel, new epilogue")
-KERNEL = dict(zip(("implementation", "dtype"), PIPELINE))
+PIPELINE_START = Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))
+PIPELINE_STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"]
+DEMO_STEPS = ["demo, first result", "demo, cold cache"]
 bench_start = bench([Row(each, shown=[OWN]) for each in list_starts()], describe, measure_start)
-bench_pipeline_kernel = bench(
-    [Row(Start("pipeline", [], problem=KERNEL), shown=PIPELINE_STEPS)], describe, measure_pipeline
-)
-bench_demo = bench(
-    [Row(Start("demo", []), shown=["demo, first result", "demo, cold cache"])],
-    describe,
-    measure_demo,
-)
+bench_pipeline = bench([Row(PIPELINE_START, shown=PIPELINE_STEPS)], describe, measure_pipeline)
+bench_demo = bench([Row(Start("demo"), shown=DEMO_STEPS)], describe, measure_demo)
