@@ -1,25 +1,22 @@
 """GPU time of every rung of the ladder, each with its best config for the problem.
 
-All configs of all rungs run interleaved for a few rounds; `configs_us` holds the least time of
-each. The quickest of each rung, and those that come close to it, then run interleaved with the
-other rungs and with cuBLAS. The one that is quickest there stands for its rung. A config whose call
-takes longer than LONGEST_CALL_S is left out.
+The best config of each rung is found as `measure_best` says; `configs_us` holds the least time of
+each. A config whose call takes longer than LONGEST_CALL_S is left out.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from cases import SMOKE, Case, own
-from measuring import CUBLAS, Found, Measured, Row, bench, fastest, fields, measure
+from measuring import CUBLAS, Found, Row, bench, fields, measure_best
 from twins import twin_tflops
 
 import dxgemm
 from dxgemm.problem.define import contiguous_problem
 
 LONGEST_CALL_S = 60 if SMOKE else 0.4
-CONFIG_ROUNDS = 1 if SMOKE else 3
-CLOSE = 1.05  # times the quickest config's time
 INTERLEAVED_S = 0.7  # for all rounds of a case
 
 RUNGS = [i for i in dxgemm.implementations() if i.rung is not None]
@@ -81,32 +78,6 @@ def variants_of(case: Case) -> dict[str, dict[str, Any]]:
     return configs | ({CUBLAS: {CUBLAS: own(CUBLAS)}} if configs else {})
 
 
-def measure_rungs(row: Row) -> Found:
-    """The best config of each rung, by the rung's name; `configs_us` are first times."""
-    variants = {name: make for of in row.variants.values() for name, make in of.items()}
-    first = measure(row.case, variants, rounds=CONFIG_ROUNDS, longest_s=LONGEST_CALL_S)
-    least_s = {name: min(one.samples_s) for name, one in first.items() if one.samples_s}
-    close = {}
-    for of_rung in row.variants.values():
-        timed = [name for name in of_rung if name in least_s]
-        limit_s = CLOSE * min((least_s[name] for name in timed), default=0.0)
-        close |= {name: variants[name] for name in timed if least_s[name] <= limit_s}
-    final = measure(row.case, close, budget_s=INTERLEAVED_S)
-    found: dict[str, Measured] = {}
-    for rung, of_rung in row.variants.items():
-        wrong = [first[name].wrong for name in of_rung if first[name].wrong]
-        refusals = [first[name].refusal for name in of_rung]
-        best = fastest(final, of_rung)
-        one = found[rung] = final[best] if best else Measured(refusal=refusals[0])
-        one.wrong = ", ".join(wrong)
-        one.facts["configs_us"] = {
-            str(first[name].explanation.choice.config): 1e6 * least_s[name]
-            for name in of_rung
-            if name in least_s
-        }
-    return found
-
-
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     case, explanation = row.case, found[name].explanation
     occupancy, shape = explanation.occupancy, (case.m, case.n, case.k)
@@ -114,6 +85,11 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     extra = fields(row, name, found)
     return {
         **extra,
+        "configs_us": {
+            str(each.explanation.choice.config): 1e6 * min(each.samples_s)
+            for each in found[name].group
+            if each.samples_s
+        },
         "rung": next((rung.rung for rung in RUNGS if rung.name == name), None),
         "twin_tflops": twin,
         "vs_twin": extra["tflops"] / twin if twin else None,
@@ -127,5 +103,7 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
 
 
 bench_rung = bench(
-    [Row(case, variants_of(case)) for case in list_cases()], describe, measuring=measure_rungs
+    [Row(case, variants_of(case)) for case in list_cases()],
+    describe,
+    partial(measure_best, budget_s=INTERLEAVED_S, longest_s=LONGEST_CALL_S),
 )

@@ -8,11 +8,12 @@ those. Emulated float64 is timed beside the kernel over wgmma, too.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
 from cases import SMOKE, Case, own
-from measuring import CUBLAS, Found, Row, Variants, bench, fastest, fields, measure, ratio
+from measuring import CUBLAS, OWN, Found, Groups, Row, bench, fields, measure_best, ratio
 
 from dxgemm.choice.registry import find_implementation
 
@@ -49,34 +50,26 @@ def list_cases() -> list[Case]:
     return [*cases, Case("float16", 131, 131, 131, batch=300)]
 
 
-def variants_of(case: Case) -> Variants:
-    variants = {CUBLAS: own(CUBLAS)} | ({OVER_WGMMA: own(OVER_WGMMA)} if case.precision else {})
-    for name in (EMULATED,) if case.precision else KERNELS:
-        for config, slices in product(find_implementation(name).configs(case.dtype), SLICES):
-            text = f"{config} in {slices} slices" if slices > 1 else str(config)
-            variants[f"{name} {text}"] = own((name, config, slices))
-    return variants
-
-
-def measure_kernels(row: Row) -> Found:
-    """All that was timed, and the fastest as "best"."""
-    found = measure(row.case, row.variants, budget_s=CASE_S)
-    wrong = [one.wrong for one in found.values() if one.wrong]
-    assert not wrong, wrong
-    best = fastest(found, found.keys() - {CUBLAS, OVER_WGMMA})
-    return {**found, "best": found[best]} if best else found
+def variants_of(case: Case) -> Groups:
+    configs = {
+        f"{name} {config} {slices}": own((name, config, slices))
+        for name in ((EMULATED,) if case.precision else KERNELS)
+        for config, slices in product(find_implementation(name).configs(case.dtype), SLICES)
+    }
+    groups = {OWN: configs, CUBLAS: {CUBLAS: own(CUBLAS)}}
+    return groups | ({OVER_WGMMA: {OVER_WGMMA: own(OVER_WGMMA)}} if case.precision else {})
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    best = next(key for key, one in found.items() if one is found[name])
-    implementation, _, config = best.partition(" ")
-    extra = fields(row, name, found, implementation=implementation, config=config)
+    extra, slices = fields(row, name, found), found[name].explanation.choice.slices
+    if slices > 1:
+        extra["config"] += f" in {slices} slices"
     vs_wgmma = ratio(found, OVER_WGMMA, name)
     return extra | ({"vs_wgmma": vs_wgmma} if vs_wgmma else {})
 
 
 bench_sm80 = bench(
-    [Row(case, variants_of(case), ["best"]) for case in list_cases()],
+    [Row(case, variants_of(case), [OWN]) for case in list_cases()],
     describe,
-    measuring=measure_kernels,
+    partial(measure_best, budget_s=CASE_S),
 )

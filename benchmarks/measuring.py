@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import cycle, islice
 from typing import Any
@@ -32,8 +32,11 @@ OWN, CUBLAS = "automatic", "cublas"
 L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
 MOST_ROUNDS = 1 if SMOKE else 21
 FEWEST_ROUNDS = 1 if SMOKE else 5
+CONFIG_ROUNDS = 1 if SMOKE else 3  # of configs of which the best is sought
+CLOSE = 1.05  # times the quickest config's time
 
 Variants = Mapping[str, Callable[[Any, Any], Callable[[], Any]]]  # (case, operands) -> call
+Groups = Mapping[str, Variants]  # configs by the name of what they are configs of
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +45,13 @@ class Row:
 
     Attributes:
         case: a `Case`, or what the suite's own measuring function takes for one.
-        variants: what is timed in turn, by name.
+        variants: what is timed in turn, by name; groups of it for `measure_best`.
         shown: names of the variants that get a benchmark of their own; if empty, all.
         facts: more fields of their results.
     """
 
     case: Any
-    variants: Variants = field(default_factory=dict)
+    variants: Any = field(default_factory=dict)
     shown: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,6 +67,7 @@ class Measured:
         wrong: what is wrong with its result.
         facts: fields for its row, from the check.
         samples_s: seconds per call, one a sample.
+        group: all configs in whose place this one stands, in `measure_best`.
     """
 
     explanation: Any = None
@@ -72,6 +76,7 @@ class Measured:
     wrong: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     samples_s: list[float] = field(default_factory=list)
+    group: list[Measured] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -109,6 +114,29 @@ def measure(
     calls = {name: [variants[name](case, x) for x in sets] for name in call_s}
     for name, samples_s in take_turns(calls, call_s, budget_s, rounds).items():
         found[name].samples_s = samples_s
+    return found
+
+
+def measure_best(row: Row, budget_s: float, longest_s: float = math.inf) -> Found:
+    """The best config of each group of variants, by the name of the group.
+
+    All configs run interleaved for a few rounds. The quickest of each group, and those that come
+    close to it, then run interleaved for all rounds. A group that has a wrong config is wrong.
+    """
+    variants = {name: make for group in row.variants.values() for name, make in group.items()}
+    first = measure(row.case, variants, rounds=CONFIG_ROUNDS, longest_s=longest_s)
+    least_s = {name: min(one.samples_s, default=math.inf) for name, one in first.items()}
+    close = {}
+    for group in row.variants.values():
+        limit_s = CLOSE * min(least_s[name] for name in group)
+        close |= {name: group[name] for name in group if least_s[name] <= limit_s < math.inf}
+    final = measure(row.case, close, budget_s)
+    found = {}
+    for key, group in row.variants.items():
+        best = fastest(final, group)
+        of_group = [first[name] for name in group]
+        found[key] = replace(final[best] if best else of_group[0], group=of_group)
+        found[key].wrong = ", ".join(one.wrong for one in of_group if one.wrong)
     return found
 
 
