@@ -55,8 +55,7 @@ class AccuracyCase(Case):
         """a and b on the host, and on the device, with b by the order of its storage."""
         shapes, own_rng = ((LINES, self.k), (self.k, LINES)), np.random.default_rng(0)
         a, b = (DATA[self.data](own_rng, shape, self.dtype) for shape in shapes)
-        out = np.full((LINES, LINES), np.nan, numpy_dtype(KINDS[self.kind].out_dtype))
-        x = Operands(host=(a, b), a=home.send(a), b=home.send(b), out=home.send(out))
+        x = Operands(host=(a, b), a=home.send(a), b=home.send(b))
         x.b_by_columns = home.send(np.ascontiguousarray(b.T)).T
         return x
 
@@ -64,7 +63,6 @@ class AccuracyCase(Case):
         return product(*x.host, self.precision)
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
-        self.spoil(x.out)
         call()
         result = home.fetch(x.out)
         unit = limits(KINDS[self.kind].scalar_dtype).eps * expected.magnitude
@@ -82,6 +80,7 @@ def in_either_layout(implementation: str | None) -> Callable[[Case, Operands], d
     """Variant: with b as an implementation takes it."""
 
     def make(case: Case, x: Operands) -> dxgemm.Plan:
+        x.out = home.send(np.full((LINES, LINES), np.nan, numpy_dtype(case.out_dtype)))
         try:
             x.arrangement = "row_row_row"
             return own(implementation)(case, Operands(a=x.a, b=x.b, out=x.out))
@@ -117,11 +116,13 @@ def list_rows() -> list[Row]:
     rows = []
     for kind in ACCURACY_KINDS:
         names = {name: in_either_layout(None if name == OWN else name) for name in names_of(kind)}
-        of_kind = {"precision": KINDS[kind].precision, "kind": kind}
+        wanted = KINDS[kind]
+        problem = {"dtype": wanted.dtype, "precision": wanted.precision, "kind": kind}
+        problem |= {"m": LINES, "n": LINES}
+        if wanted.out_dtype != wanted.dtype:
+            problem["result_dtype"] = wanted.out_dtype
         rows += [
-            Row(AccuracyCase(KINDS[kind].dtype, LINES, LINES, k, data=data, **of_kind), names)
-            for data in DATA
-            for k in DEPTHS
+            Row(AccuracyCase(**problem, k=k, data=data), names) for data in DATA for k in DEPTHS
         ]
     return rows
 

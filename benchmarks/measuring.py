@@ -20,12 +20,7 @@ from typing import Any
 import pytest
 from cases import SMOKE, Case, xp
 
-from dxgemm.errors import (
-    BuildError,
-    MissingPackageError,
-    UnsupportedProblemError,
-    WrongResultError,
-)
+from dxgemm.errors import DxgemmError, WrongResultError
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 
 OWN, CUBLAS = "automatic", "cublas"
@@ -54,6 +49,9 @@ class Row:
     variants: Any = field(default_factory=dict)
     shown: Sequence[str] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join(map(str, (*self.facts.values(), self.case)))
 
 
 @dataclass
@@ -150,10 +148,10 @@ def first_times(case: Case, variants: Variants) -> dict[str, Measured]:
         try:
             call = make(case, exact)
             one.facts = case.check(name, call, exact, expected)
-        except (UnsupportedProblemError, BuildError, MissingPackageError) as error:
-            one.refusal = str(error)
         except WrongResultError as error:
             one.wrong = str(error)
+        except DxgemmError as error:
+            one.refusal = str(error)
         else:
             explain = getattr(call, "explain", None)
             one.explanation = explain and explain()
@@ -254,9 +252,8 @@ def bench(
     )
     parameters = []
     for row in rows:
-        label = "-".join(map(str, (*row.facts.values(), row.case)))
         for name in row.shown or row.variants:
-            text = label if len(row.shown) == 1 else f"{label}-{name}"
+            text = str(row) if len(row.shown) == 1 else f"{row}-{name}"
             parameters.append(pytest.param(row, name, id=text))
 
     @pytest.mark.benchmark(timer=replay_clock)
