@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from cases import SMOKE, Case, own
-from measuring import CUBLAS, Found, Row, bench, fields, measure_best
+from measuring import CUBLAS, Found, Groups, Row, bench, fields, measure_best
 from twins import twin_tflops
 
 import dxgemm
@@ -45,17 +45,6 @@ def list_cases() -> list[Case]:
     ]
 
 
-def names_for(case: Case) -> list[str]:
-    """Every rung on a square, the top rungs on other shapes, and cuBLAS; none without a rung."""
-    is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
-    names = [
-        rung.name
-        for rung in RUNGS
-        if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
-    ]
-    return [*names, CUBLAS] if names else []
-
-
 def is_made_for(rung: Any, case: Case) -> bool:
     """Tells whether a rung computes a case, in the precision that the case is about.
 
@@ -68,14 +57,15 @@ def is_made_for(rung: Any, case: Case) -> bool:
     return case.precision is None or rung.supports(contiguous_problem(*shape)) is not None
 
 
-def variants_of(case: Case) -> dict[str, dict[str, Any]]:
-    """By rung, then by its own name, each config as a variant."""
-    configs: dict[str, dict[str, Any]] = {name: {} for name in names_for(case)}
-    for rung in RUNGS:
-        if rung.name in configs:
-            for config in rung.configs(case.dtype):
-                configs[rung.name][f"{rung.name} {config}"] = own((rung.name, config))
-    return configs | ({CUBLAS: {CUBLAS: own(CUBLAS)}} if configs else {})
+def variants_of(case: Case) -> Groups:
+    """Configs of every rung on a square, of the top rungs on other shapes, and cuBLAS."""
+    is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
+    groups = {
+        rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)}
+        for rung in RUNGS
+        if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
+    }
+    return groups | {CUBLAS: {CUBLAS: own(CUBLAS)}} if groups else {}
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class SchemeProduct:
         self._arrays = a_parts, b_parts, a_factors, b_factors, flag, out
         given = (x for array in self._arrays[2:5] for x in (array.data.ptr, array.size))
         pointers = a_parts.data.ptr, b_parts.data.ptr, out.data.ptr, out.data.ptr
-        self._run = launch.fixed(*pointers, 1.0, 0.0, tuple(given))
+        self._run = launch.fixed((*pointers, 1.0, 0.0, *given))
 
     def __call__(self) -> None:
         self._run(0)
