@@ -119,6 +119,8 @@ def kind_text(dtype: str, precision: str | None) -> str:
     """Name of an arithmetic: `"float32"`, `"tf32"`, `"emulated float64, 14 moduli"`."""
     if precision in (None, "tf32"):
         return precision or dtype
+    if precision == "3m":
+        return f"{dtype} by three products"
     count = precision.removeprefix("emulated")
     return f"emulated {dtype}" + (f", {count} moduli" if count else "")
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from result_files import (
-    ACCURACY_DATA,
     OTHERS,
     Extra,
     Results,
@@ -45,6 +44,8 @@ BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
     "cublas_torch_reduction": "cuBLAS and torch",
 }
+# Fields that compare times, and how to pick the worst of them.
+RATIOS = {"vs_cublas": min, "vs_rival": min, "vs_gemm": min, "vs_plain": min, "regret": max}
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 # Fields by which rows of all kinds are shown, in the order of columns; other fields follow.
@@ -149,11 +150,6 @@ def quickest(of: Condition, text: Callable[[Extra], str]) -> Cell:
         return text(min(found, key=lambda row: row["gpu_us"])) if found else ""
 
     return cell_of
-
-
-def least_size(name: str) -> Cell:
-    """The cell that names the problem with the least of a field."""
-    return lambda rows: size_of(min(rows, key=lambda row: row[name]))
 
 
 def count(rows: Rows) -> str:
@@ -296,14 +292,16 @@ def ladder(results: Results, folder: str = "../handwritten/") -> list[Part]:
     )
 
 
-def host_overhead(results: Results) -> list[Part]:
-    """One row a call, one column for each dtype and size."""
-    rows = [
-        {**row, "column": f"{row['dtype']}, {row['m']} x {row['m']}"} for row in extras(results)
-    ]
-    labels = [("library", get("library")), ("call", lambda row: f"`{row['call']}`")]
-    columns = across(rows, "column", lambda of: cell("host_us", of))
-    return pivot("Host time of a call, microseconds:", rows, labels, columns)
+def summary(results: Results) -> list[Part]:
+    """Means and worst cases by arithmetic, and by family, of every field that compares times."""
+    own = [row for row in extras(results) if row["implementation"] not in OTHERS]
+    labels = [("family", get("family"))] if any("family" in row for row in own) else []
+    columns: list[Column] = [("problems", count)]
+    for name, worst in RATIOS.items():
+        if any(row.get(name) for row in own):
+            header = name.replace("vs_", "x ")
+            columns += [(header, times(name, pick=mean)), ("worst", times(name, pick=worst))]
+    return pivot("Geometric means, and the worst of each:", own, [*labels, KIND], columns)
 
 
 def epilogue_text(row: Extra) -> str:
@@ -358,39 +356,6 @@ def epilogue_costs(results: Results) -> list[Part]:
     columns = across(rows, "dtype", lambda of: cell("cost", of, "{:.1f}".format, max))
     title = "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:"
     return pivot(title, rows, [("epilogue", epilogue_text)], columns)
-
-
-def batched(results: Results) -> list[Part]:
-    """A table a dtype: batches of squares, times cuBLAS, and the mean over all cases."""
-    parts: list[Part] = []
-    own = [r for r in extras(results) if r["implementation"] == "automatic" and r["vs_cublas"]]
-    for dtype in distinct(row["dtype"] for row in own):
-        rows = [row for row in own if row["dtype"] == dtype]
-        squares = [row for row in rows if row["way"] == "strided"]
-        columns = across(squares, "batch", lambda of: times("vs_cublas", of))
-        columns = [(f"{int(header):,}", each) for header, each in columns]
-        title = f"Batches of small matrices, {dtype}, x the quicker of cuBLAS and torch:"
-        parts += pivot(title, squares, [("m = n = k", get("m"))], columns)
-        total = mean(row["vs_cublas"] for row in rows)
-        parts.append(f"Geometric mean over these, broadcast batches and lists: {total:.2f}.")
-    return parts
-
-
-def choice(results: Results) -> list[Part]:
-    """Time of the choice over that of the best candidate, by arithmetic."""
-    return pivot(
-        "Time of the chosen kernel over that of the best one, on random problems that no table was "
-        "made from, with all layouts, thin matrices, batches and epilogues:",
-        sorted(extras(results), key=kind_of),
-        [KIND],
-        [
-            ("problems", count),
-            ("batches", lambda rows: str(sum(row["batch"] > 1 for row in rows))),
-            ("mean", cell("regret", text="{:.3f}".format, pick=statistics.mean)),
-            ("worst", times("regret", pick=max)),
-            ("geometric mean, x cuBLAS", times("vs_cublas", pick=mean)),
-        ],
-    )
 
 
 def sm80(results: Results) -> list[Part]:
@@ -495,74 +460,6 @@ def accuracy_summary(results: Results) -> list[Part]:
     )
 
 
-def accuracy_by_k(results: Results) -> list[Part]:
-    labels = [
-        ("arithmetic", lambda row: accuracy_text(row["kind"])),
-        ("data", lambda row: ACCURACY_DATA[row["data"]]),
-        ("k", get("implementation")),
-    ]
-    columns = across(extras(results), "k", lambda of: cell("max_error", of))
-    return pivot("Largest error in eps |A| |B|:", extras(results), labels, columns)
-
-
-def half(results: Results) -> list[Part]:
-    """Half precision against the fastest rival: one row a family and dtype."""
-    return pivot(
-        "Geometric means over the fastest of cuBLAS, cuBLASLt and torch:",
-        [row for row in extras(results) if row["vs_rival"]],
-        [("family", get("family")), DTYPE],
-        [
-            ("problems", count),
-            ("x rival", times("vs_rival", pick=mean)),
-            ("least", times("vs_rival", pick=min)),
-            ("m x n x k of the least", least_size("vs_rival")),
-        ],
-    )
-
-
-def skinny(results: Results) -> list[Part]:
-    """Few rows against cuBLAS and against reading: one row a dtype and number of rows."""
-    rows = [row for row in extras(results) if row["vs_cublas"]]
-    return pivot(
-        "Geometric means over cuBLAS, and over a read of as many bytes:",
-        [{**row, "vs_read": row["gbs"] / row["read_gbs"]} for row in rows],
-        [("arithmetic", get("dtype")), ("rows", get("m"))],
-        [
-            ("problems", count),
-            ("x cuBLAS", times("vs_cublas", pick=mean)),
-            ("least", times("vs_cublas", pick=min)),
-            ("x reading", times("vs_read", pick=mean)),
-            ("m x n x k of the least", least_size("vs_cublas")),
-        ],
-        text_columns=1,
-    )
-
-
-def symmetric(results: Results) -> list[Part]:
-    """Time of the full product over that of the symmetric one: one row a kind and k."""
-    whole = [row for row in extras(results) if "mask" not in row]
-    depths = {row["k"] for row in whole if row["k"] != row["n"]}
-    rows = [{**row, "depth": row["k"]} for row in whole if row["k"] in depths]
-    rows += [{**row, "depth": "n"} for row in whole if row["k"] == row["n"]]
-    kinds = distinct(map(kind_of, whole))
-    rows.sort(key=lambda row: (kinds.index(kind_of(row)), row["depth"] == "n", row["k"]))
-    columns = across(rows, "n", lambda of: times("vs_gemm", of))
-    title = "Time of gemm over that of gemm_symmetric, by n:"
-    return pivot(title, rows, [("dtype", kind_of), ("k", get("depth"))], columns)
-
-
-def masked(results: Results) -> list[Part]:
-    """Time of the plain product over that of a masked one: one row a kind and k."""
-    rows = [
-        {**row, "column": f"{row['mask']}, {row['live']:.0%} live"}
-        for row in extras(results)
-        if "mask" in row
-    ]
-    columns = across(rows, "column", lambda of: times("vs_gemm", of))
-    title = "Time of gemm over that of gemm with a mask:"
-    return pivot(title, rows, [("dtype", arithmetic), SIZE], columns)
-
-
 def distributed(results: Results) -> list[Part]:
     """One row a product: its time beside that of its parts and of its rivals, then hosts' times."""
     columns = {
@@ -591,18 +488,18 @@ def build_time(results: Results) -> list[Part]:
 # Tables of a suite on the page of results, before those of all rows.
 TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "ladder": [ladder],
-    "host_overhead": [host_overhead],
     "build_time": [build_time],
     "epilogue": [epilogue_best, epilogue_costs],
-    "batched": [batched],
-    "choice_regret": [choice],
+    "batched": [summary],
+    "choice_regret": [summary],
     "sm80": [sm80],
-    "half": [half],
-    "skinny": [skinny],
-    "symmetric": [symmetric, masked],
+    "half": [summary],
+    "skinny": [summary],
+    "symmetric": [summary],
+    "complex": [summary],
     "distributed": [distributed],
     "precision": [precision_rates, precision_refusals],
-    "accuracy": [accuracy_summary, accuracy_by_k],
+    "accuracy": [accuracy_summary],
 }
 
 

@@ -328,10 +328,11 @@ def test_the_choice_is_shown_by_arithmetic() -> None:
         )
     ]  # fmt: skip
     results = results_of(rows)
-    summary = markdown(tables.choice(results))
-    assert "| float32 | 1 | 0 | 1.000 | 1.00 | 3.00 |" in summary
-    assert "| float64 | 2 | 1 | 1.100 | 1.20 | 1.00 |" in summary
-    assert "| emulated float64 | 1 | 0 | 1.500 | 1.50 |  |" in summary
+    summary = markdown(tables.summary(results))
+    assert "| arithmetic | problems | x cublas | worst | regret | worst |" in summary
+    assert "| float32 | 1 | 3.00 | 3.00 | 1.00 | 1.00 |" in summary
+    assert "| float64 | 2 | 1.00 | 0.50 | 1.10 | 1.20 |" in summary
+    assert "| emulated float64 | 1 |  |  | 1.50 | 1.50 |" in summary
     full = markdown(tables.tables_of("choice_regret", results))
     assert summary in full
     assert full.count("| emulated float64 |") == 2
