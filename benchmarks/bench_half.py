@@ -15,6 +15,7 @@ each. Rivals that are not exact, which may add in half, are left out.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -118,19 +119,19 @@ def list_grouped_cases() -> list[GroupedCase]:
     return cases
 
 
-def row(family: str, case: Case, variants: Variants, rivals: Variants) -> Row:
-    return Row(case, variants if SMOKE else {**variants, **rivals}, [OWN], {"family": family})
+def row(case: Case, variants: Variants, rivals: Variants, **facts: Any) -> Row:
+    return Row(case, variants if SMOKE else {**variants, **rivals}, [OWN], facts)
 
 
-def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+def describe(row: Row, name: str, found: Found, **facts: Any) -> dict[str, Any]:
     rival = fastest(found, found.keys() - {OWN, PLAIN})
-    extra = fields(row, name, found, rival=rival, vs_rival=ratio(found, rival, name))
+    extra = fields(row, name, found, rival=rival, vs_rival=ratio(found, rival, name), **facts)
     return extra | ({"vs_plain": ratio(found, PLAIN, name)} if PLAIN in found else {})
 
 
 bench_product = bench(
     [
-        row(family, case, {OWN: own()}, {CUBLAS: own(CUBLAS), "torch": torch_call})
+        row(case, {OWN: own()}, {CUBLAS: own(CUBLAS), "torch": torch_call}, family=family)
         for family, cases in list_cases().items()
         for case in cases
     ],
@@ -138,15 +139,12 @@ bench_product = bench(
     budget_s=CASE_S,
 )
 bench_epilogue = bench(
-    [
-        row("epilogue", case, {OWN: fused(), PLAIN: plain()}, baselines_of(case))
-        for case in list_fused_cases()
-    ],
-    describe,
+    [row(case, {OWN: fused(), PLAIN: plain()}, baselines_of(case)) for case in list_fused_cases()],
+    partial(describe, family="epilogue"),
     budget_s=CASE_S,
 )
 bench_grouped = bench(
-    [row("grouped", case, {OWN: own_groups}, GROUP_RIVALS) for case in list_grouped_cases()],
-    describe,
+    [row(case, {OWN: own_groups}, GROUP_RIVALS) for case in list_grouped_cases()],
+    partial(describe, family="grouped"),
     budget_s=CASE_S,
 )

@@ -89,7 +89,7 @@ class Square(NamedTuple):
     size: int
 
     def __str__(self) -> str:
-        return f"{self.dtype}, {self.size} x {self.size}"
+        return f"{self.dtype}-{self.size}"
 
 
 def list_variants() -> dict[str, Variant]:

@@ -250,11 +250,12 @@ def bench(
     one_at_a_time = lru_cache(maxsize=1)(
         measuring or (lambda row: measure(row.case, row.variants, **limits))
     )
-    parameters = []
-    for row in rows:
-        for name in row.shown or row.variants:
-            text = str(row) if len(row.shown) == 1 else f"{row}-{name}"
-            parameters.append(pytest.param(row, name, id=text))
+    pairs = [(row, name) for row in rows for name in row.shown or row.variants]
+    is_single = len({name for _, name in pairs}) == 1
+    parameters = [
+        pytest.param(row, name, id=str(row) if is_single else f"{row}-{name}")
+        for row, name in pairs
+    ]
 
     @pytest.mark.benchmark(timer=replay_clock)
     @pytest.mark.parametrize(("row", "name"), parameters)
