@@ -1,6 +1,6 @@
 """Collectives of torch for sharded products: at once, and in rounds beside the products.
 
-Rows move as bytes, because not every backend knows every dtype. They work between hosts too.
+They work between hosts too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -45,6 +45,13 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def all_gather(received: torch.Tensor, rows: torch.Tensor, group: Group, **options: Any) -> Any:
+    """Gather contiguous rows of all ranks, as bytes for gloo, which does not know every dtype."""
+    if not rows.is_cuda:
+        received, rows = as_bytes(received), as_bytes(rows)
+    return _all_gather(received, rows, group=group.process_group, **options)
+
+
 def gather_rows(
     call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int]
 ) -> torch.Tensor:
@@ -55,7 +62,7 @@ def gather_rows(
     received, rows = shard.new_empty((group.size, most, shard.shape[1])), padded(shard, most)
     group.meeting.commit(COLLECTS)
     with reported(call):
-        all_gather(as_bytes(received), as_bytes(rows), group=group.process_group)
+        all_gather(received, rows, group)
     if min(row_counts) == most:
         return received.view(-1, shard.shape[1])
     return torch.cat([part[:count] for part, count in zip(received, row_counts)])
@@ -124,10 +131,7 @@ class GatherRounds(Rounds):
         if received.numel():
             with reported(self._call):
                 self._works[move.message] = all_gather(
-                    as_bytes(received),
-                    as_bytes(self._sent[move.message.chunk]),
-                    group=self._group.process_group,
-                    async_op=True,
+                    received, self._sent[move.message.chunk], self._group, async_op=True
                 )
 
     def rows_of(self, step: Multiply) -> torch.Tensor:

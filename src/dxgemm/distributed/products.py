@@ -16,7 +16,6 @@ from dxgemm.distributed.collectives import (
     ReduceRounds,
     ScatterRounds,
     all_gather,
-    as_bytes,
     as_real,
     gather_rows,
     reduce_scatter,
@@ -151,7 +150,7 @@ def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
         group.meeting.commit(COLLECTS)
         if result.numel():
             with reported(call.operation):
-                all_gather(as_bytes(result), as_bytes(own), group=group.process_group)
+                all_gather(result, own, group)
     else:
 
         def multiply(step: Multiply) -> None:
