@@ -5,7 +5,7 @@ They work between hosts too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from dxgemm import errors
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
@@ -54,23 +53,26 @@ def all_gather(received: torch.Tensor, rows: torch.Tensor, group: Group, **optio
 
 def gather_rows(
     call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int]
-) -> torch.Tensor:
-    """Gather the rows of all ranks in a new tensor. Shorter shards are padded on their way."""
+) -> Generator[None, None, torch.Tensor]:
+    """Gather the rows of all ranks in a new tensor, once all have yielded.
+
+    Shorter shards are padded on their way.
+    """
     most = max(row_counts)
-    if not most * shard.shape[1]:
-        return shard.new_empty((sum(row_counts), shard.shape[1]))
-    received, rows = shard.new_empty((group.size, most, shard.shape[1])), padded(shard, most)
-    group.meeting.commit(COLLECTS)
-    with reported(call):
-        all_gather(received, rows, group)
+    received, rows = shard.new_empty((group.size * most, shard.shape[1])), padded(shard, most)
+    yield
+    if received.numel():
+        with reported(call):
+            all_gather(received, rows, group)
     if min(row_counts) == most:
-        return received.view(-1, shard.shape[1])
-    return torch.cat([part[:count] for part, count in zip(received, row_counts)])
+        return received
+    parts = received.view(group.size, most, shard.shape[1])
+    return torch.cat([part[:count] for part, count in zip(parts, row_counts)])
 
 
 def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Copy rows to a matrix of `count` rows, if they are fewer or not contiguous."""
-    if len(rows) == count:
+    if rows.shape[0] == count:  # len() is slower
         return rows.contiguous()
     longer = rows.new_empty((count, rows.shape[1]))
     longer[: len(rows)] = rows

@@ -57,7 +57,7 @@ def all_gather_gemm(
 
     Raises:
         DxgemmError: the arguments of a rank are wrong, or those of the ranks do not fit together:
-            the same error on all ranks, before anything is launched.
+            the same error on all ranks, before anything is transferred.
         RankError: the call failed on another rank, or an earlier one did; a rank did not come in
             time or has ended; or there is no process group.
 
@@ -125,7 +125,8 @@ def gemm_all_reduce(
     Args:
         a: (m, k_r), this rank's columns of A, dtypes as in `all_gather_gemm`.
         b: (k_r, n), this rank's rows of B.
-        out: (m, n), dtype and device of a; None for a new tensor.
+        out: (m, n), dtype and device of a; None for a new tensor. After an error it may hold this
+            rank's partial sums.
         epilogue: as in `all_gather_gemm`, applied once all are summed.
         group, method, timeout: as in `all_gather_gemm`.
 
