@@ -75,6 +75,8 @@ class PeerMemory:
         self._rank, self._size, self._prefix = group.rank, group.size, group.shared_prefix
         self._meeting: Meeting = group.meeting
         self._device, self._driver = device, driver_api()
+        # Cyclic: the number may go on beyond 2**32.
+        self._reached = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
         self._handle: Any = None
         self._buffer: Any = None  # kept, or its memory would be given to others
         self._addresses: list[int] = []  # of all ranks' memory
@@ -117,6 +119,7 @@ class PeerMemory:
         if self.number != self._meeting.number:
             self._calls += 1
         self.begun.record(current)
+        self._copies.wait_event(self.begun)
         self.number = self._meeting.number
         self._half = self._calls % 2 * len(self._buffer) // 2
 
@@ -152,17 +155,20 @@ class PeerMemory:
         """View the beginning of this rank's memory, of this call's half, as a tensor."""
         return self._handle.get_buffer(self._rank, shape, dtype, self._half // dtype.itemsize)
 
+    def follow(self) -> None:
+        """Let the copies wait for what was launched until now."""
+        self._computed.record(self._stream)
+        self._copies.wait_event(self._computed)
+
     def send(self, rows: torch.Tensor, offset: int, message: Message) -> None:
-        """Copy contiguous rows into a peer's memory, once they are computed, and flag them.
+        """Copy contiguous rows into a peer's memory, and flag them.
 
         Args:
-            rows: what this rank's stream computes.
+            rows: computed before this call, or before the last `follow`.
             offset: bytes from the beginning of this call's half.
             message: says to which rank.
         """
         assert message.target is not None
-        self._computed.record(self._stream)
-        self._copies.wait_event(self._computed)
         copies, driver = self._copies.cuda_stream, self._driver
         target = self._addresses[message.target] + self._half + offset
         if rows.numel():
@@ -175,9 +181,7 @@ class PeerMemory:
         assert message.source is not None
         flag = self._flag(self._rank, message.source, message.chunk)
         wait = self._driver.cuStreamWaitValue32
-        # Cyclic: the number may go on beyond 2**32.
-        greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        self._check(wait(self._stream.cuda_stream, flag, self._calls % 2**32, greater))
+        self._check(wait(self._stream.cuda_stream, flag, self._calls % 2**32, self._reached))
 
     def finish(self) -> None:
         """Let what is launched from now on wait for all copies of this rank."""
@@ -275,7 +279,6 @@ class GatherPeers:
         group: Group,
         shard: torch.Tensor,
         row_counts: Sequence[int],
-        chunks: int,
         timeout_s: float,
     ) -> None:
         self._memory = find_memory(group, shard.device)
@@ -332,6 +335,7 @@ class ScatterPeers:
         slot = (rank - (rank > target)) * self._row_counts[target]
         row = self._pieces[target][chunk][0] - self._pieces[target][0][0]
         part = self._parts[target, chunk]
+        self._memory.follow()
         self._memory.send(part, (slot + row) * self._row_bytes, move.message)
 
     def received(self, step: Add) -> torch.Tensor:

@@ -71,7 +71,7 @@ def _gather(group: Group, call: Call, keeps_gathered: bool, product: Product) ->
     transport: GatherPeers | GatherRounds
     if product.method == PEER:
         yield
-        transport = GatherPeers(group, shard, counts, product.chunks, call.timeout_s)
+        transport = GatherPeers(group, shard, counts, call.timeout_s)
     else:
         transport = GatherRounds(call.operation, group, shard, counts, product.chunks)
         yield
