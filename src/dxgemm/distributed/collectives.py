@@ -108,7 +108,7 @@ class Rounds:
     def abandon(self, moves: Sequence[Move]) -> None:
         """Take part in the moves that are left, because the others wait in theirs."""
         with suppress(Exception):
-            for move in reversed(moves):
+            for move in moves:
                 self.move(move)
             self.finish()
 

@@ -30,6 +30,7 @@ from dxgemm.distributed.schedule import (
     REDUCE,
     SCATTER,
     Add,
+    Move,
     Multiply,
     Rows,
     Schedule,
@@ -163,21 +164,20 @@ def _reduce(group: Group, call: Call, _: bool, product: Product) -> Steps[Comput
 
 def follow(schedule: Schedule, transport: Any, compute_step: Callable[[Any], None]) -> None:
     """Launch the steps and moves of a schedule in their order."""
-    moves = list(reversed(schedule.moves))
+    launches = schedule.launches
+    done = 0
     try:
-        for done, step in enumerate(schedule.steps):
-            while moves and moves[-1].after <= done:
-                transport.move(moves[-1])
-                moves.pop()
-            for message in step.needs:
-                transport.arrive(message)
-            compute_step(step)
-        while moves:
-            transport.move(moves[-1])
-            moves.pop()
+        for launch in launches:
+            if isinstance(launch, Move):
+                transport.move(launch)
+            else:
+                for message in launch.needs:
+                    transport.arrive(message)
+                compute_step(launch)
+            done += 1
         transport.finish()
     except BaseException:
-        transport.abandon(moves)
+        transport.abandon([launch for launch in launches[done:] if isinstance(launch, Move)])
         raise
 
 
