@@ -7,7 +7,7 @@ needs neither torch nor a GPU, if `gpu` names one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -292,7 +292,7 @@ def choose(problem: ShardedProblem, method: str | None = None) -> Choice:
     best = {
         name: min(
             (predict_us(problem, name, chunks, True), predict_us(problem, name, chunks), chunks)
-            for chunks in _chunk_counts(name)
+            for chunks in ((1,) if name == PLAIN else CHUNKS)
         )
         for name in METHODS
         if name not in rejected
@@ -307,10 +307,6 @@ def choose(problem: ShardedProblem, method: str | None = None) -> Choice:
     rule = "as named" if method else "shortest predicted time"
     idle, queued = ({name: times[index] for name, times in best.items()} for index in (0, 1))
     return Choice(problem, chosen, best[chosen][2], rule, queued, idle, rejected)
-
-
-def _chunk_counts(method: str) -> Sequence[int]:
-    return (1,) if method == PLAIN else CHUNKS
 
 
 @named_in_errors("dxgemm.distributed.explain")

@@ -264,31 +264,29 @@ class Watch(threading.Thread):
                 return
 
 
-def find_memory(group: Group, device: torch.device) -> Any:
-    """Find or make the memory of a group."""
-    if group.memory is None:
-        group.memory = PeerMemory(group, device)
-    return group.memory
+class Peers:
+    """Moves of a call by way of a group's memory, which is made if there is none."""
+
+    def __init__(self, group: Group, device: torch.device, count: int, timeout_s: float) -> None:
+        """Begin a call, as `PeerMemory.begin` does."""
+        if group.memory is None:
+            group.memory = PeerMemory(group, device)
+        memory = self._memory = group.memory
+        memory.begin(count, timeout_s)
+        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
 
 
-class GatherPeers:
+class GatherPeers(Peers):
     """Chunks of A, each of which its rank copies to all others."""
 
     def __init__(
-        self,
-        group: Group,
-        shard: torch.Tensor,
-        row_counts: Sequence[int],
-        timeout_s: float,
+        self, group: Group, shard: torch.Tensor, row_counts: Sequence[int], timeout_s: float
     ) -> None:
-        self._memory = find_memory(group, shard.device)
         self._shard = shard.contiguous()
         self._first, _ = shards_of(row_counts)[group.rank]
         self._shape = sum(row_counts), shard.shape[1]
         self._row_bytes = shard.shape[1] * shard.element_size()
-        self._memory.begin(self._shape[0] * self._row_bytes, timeout_s)
-        memory = self._memory
-        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
+        super().__init__(group, shard.device, self._shape[0] * self._row_bytes, timeout_s)
 
     def move(self, move: Move) -> None:
         begin, end = move.rows
@@ -300,7 +298,7 @@ class GatherPeers:
         return self._memory.view(self._shape, self._shard.dtype)[slice(*step.rows)]
 
 
-class ScatterPeers:
+class ScatterPeers(Peers):
     """Partial sums, copied to the rank that keeps them, where each other rank has a slot."""
 
     def __init__(
@@ -312,15 +310,13 @@ class ScatterPeers:
         timeout_s: float,
     ) -> None:
         """Make the slots of sums that have the columns and the dtype of `like`."""
-        self._memory = find_memory(group, like.device)
         self._like, self._group = like, group
         self._row_counts = row_counts
         self._pieces = pieces_of(row_counts, chunks)
         self._parts: dict[tuple[int, int], torch.Tensor] = {}
         self._row_bytes = like.shape[1] * like.element_size()
-        self._memory.begin((group.size - 1) * max(row_counts) * self._row_bytes, timeout_s)
-        memory = self._memory
-        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
+        count = (group.size - 1) * max(row_counts) * self._row_bytes
+        super().__init__(group, like.device, count, timeout_s)
 
     def part(self, step: Multiply) -> torch.Tensor:
         """Memory for the rows that a step computes for another rank."""
