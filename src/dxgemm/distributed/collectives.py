@@ -5,7 +5,7 @@ They work between hosts too.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from dxgemm.distributed.agreement import Group
 from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -44,11 +44,16 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def all_gather(received: torch.Tensor, rows: torch.Tensor, group: Group, **options: Any) -> Any:
-    """Gather contiguous rows of all ranks, as bytes for gloo, which does not know every dtype."""
-    if not rows.is_cuda:
-        received, rows = as_bytes(received), as_bytes(rows)
-    return _all_gather(received, rows, group=group.process_group, **options)
+def collect(
+    call: str, group: Group, collective: Callable[..., Any], *tensors: torch.Tensor, **options: Any
+) -> Any:
+    """Run a collective on contiguous tensors, if they are not empty; to its work if it has one."""
+    if not tensors[0].numel():
+        return None
+    # gloo does not know every dtype, and gathers bytes.
+    as_known = as_bytes if collective is all_gather and not tensors[0].is_cuda else as_real
+    with reported(call):
+        return collective(*map(as_known, tensors), group=group.process_group, **options)
 
 
 def gather_rows(
@@ -61,9 +66,7 @@ def gather_rows(
     most = max(row_counts)
     received, rows = shard.new_empty((group.size * most, shard.shape[1])), padded(shard, most)
     yield
-    if received.numel():
-        with reported(call):
-            all_gather(received, rows, group)
+    collect(call, group, all_gather, received, rows)
     if min(row_counts) == most:
         return received
     parts = received.view(group.size, most, shard.shape[1])
@@ -129,12 +132,11 @@ class GatherRounds(Rounds):
             self._received.append(shard.new_empty((group.size, most, shard.shape[1])))
 
     def move(self, move: Move) -> None:
-        received = self._received[move.message.chunk]
-        if received.numel():
-            with reported(self._call):
-                self._works[move.message] = all_gather(
-                    received, self._sent[move.message.chunk], self._group, async_op=True
-                )
+        chunk = move.message.chunk
+        pair = self._received[chunk], self._sent[chunk]
+        self._works[move.message] = collect(
+            self._call, self._group, all_gather, *pair, async_op=True
+        )
 
     def rows_of(self, step: Multiply) -> torch.Tensor:
         """Rows of A, from another rank, that a step multiplies."""
@@ -192,8 +194,6 @@ class ReduceRounds(Rounds):
 
     def move(self, move: Move) -> None:
         rows = self._out[slice(*move.rows)]
-        if rows.numel():
-            with reported(self._call):
-                self._works[move.message] = dist.all_reduce(
-                    as_real(rows), group=self._group.process_group, async_op=True
-                )
+        self._works[move.message] = collect(
+            self._call, self._group, dist.all_reduce, rows, async_op=True
+        )

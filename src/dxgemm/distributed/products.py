@@ -17,10 +17,9 @@ from dxgemm.distributed.collectives import (
     ReduceRounds,
     ScatterRounds,
     all_gather,
-    as_real,
+    collect,
     gather_rows,
     reduce_scatter,
-    reported,
 )
 from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.peers import GatherPeers, ScatterPeers
@@ -106,9 +105,7 @@ def _scatter(
         sums = dxgemm.gemm(a, b)
         result = out if out.is_contiguous() else torch.empty_like(out).contiguous()
         yield
-        if sums.numel():
-            with reported(call.operation):
-                reduce_scatter(as_real(result), as_real(sums), group=group.process_group)
+        collect(call.operation, group, reduce_scatter, result, sums)
         apply(chain, result, out)
         return
     transport: ScatterPeers | ScatterRounds
@@ -141,16 +138,12 @@ def _reduce(group: Group, call: Call, _: bool, product: Product) -> Steps[Comput
     if product.schedule is None:
         dxgemm.gemm(a, b, out=result)
         yield
-        if result.numel():
-            with reported(call.operation):
-                dist.all_reduce(as_real(result), group=group.process_group)
+        collect(call.operation, group, dist.all_reduce, result)
     elif product.method == PEER:
         own = result[slice(*shards_of(counts)[group.rank])]
         yield from _scatter(group, product, call, own, None)
         group.meeting.commit(COLLECTS)
-        if result.numel():
-            with reported(call.operation):
-                all_gather(result, own, group)
+        collect(call.operation, group, all_gather, result, own)
     else:
 
         def multiply(step: Multiply) -> None:
