@@ -206,8 +206,10 @@ class Torch(Library):
                 f"gemm: {name} is a lazy negation (is_neg()), whose memory holds the opposite "
                 f"sign; pass {name}.resolve_neg()."
             )
-        last = sum((size - 1) * stride for size, stride in zip(shape, strides))
-        needed = (array.storage_offset() + last + 1) * dtype.itemsize if array.numel() else 0
+        end = array.storage_offset() + 1
+        for size, stride in zip(shape, strides):
+            end += (size - 1) * stride
+        needed = end * dtype.itemsize if array.numel() else 0
         held = array.untyped_storage().nbytes()
         if needed > held:
             raise ArrayTypeError(
