@@ -26,6 +26,7 @@ from dxgemm.handwritten.parts.configs import PARKED_BYTES, VectorConfig
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tiles import (
     SmemLayout,
     layouts_of,
@@ -140,8 +141,9 @@ def make_kernel(
         matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         store_result(
-            acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
+            acc, tile_row + thread_row, tile_col + thread_col, is_inside,
+            Origin(matrix, matrix * c.batch, matrix * out.batch),
+            Result(alpha, beta, c, out, m, n, batch, extra),
         )  # fmt: skip
 
     return conflict_free_kernel

@@ -23,6 +23,7 @@ from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, WarpVectorConfig,
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tiles import (
     layouts_of,
     make_find_tile,
@@ -121,8 +122,9 @@ def make_kernel(
 
         # --- Epilogue ---
         store_result(
-            acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
+            acc, tile_row + thread_row, tile_col + thread_col, is_inside,
+            Origin(matrix, matrix * c.batch, matrix * out.batch),
+            Result(alpha, beta, c, out, m, n, batch, extra),
         )  # fmt: skip
 
     return warp_tile_kernel

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from dxgemm.handwritten.parts.batch_place import make_sync
 from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 ITEM_BYTES, SUM_BYTES = 2, 4
@@ -70,9 +71,12 @@ def make_store(fragment: Fragment, dtype: str, epilogue: Any, is_far: bool) -> S
     def store(sums, smem, row, col, tile, problem, is_inside, extra):
         if tile.exists:
             store_result(
-                sums, int32(tile.row + row), int32(tile.col + col), is_inside, problem.m, problem.n,
-                problem.alpha, problem.beta, problem.c, problem.c.start, problem.out,
-                problem.out.start, tile.matrix, extra,
+                sums, int32(tile.row + row), int32(tile.col + col), is_inside,
+                Origin(tile.matrix, problem.c.start, problem.out.start),
+                Result(
+                    problem.alpha, problem.beta, problem.c, problem.out, problem.m, problem.n,
+                    problem.batch, extra,
+                ),
             )  # fmt: skip
 
     return Store(store, False)

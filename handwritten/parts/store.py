@@ -15,19 +15,6 @@ from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 PIECE_ROWS = 16  # of a warp that are stored at a time
 
 
-class Result(NamedTuple):
-    """Parameters of the kernel that stores read."""
-
-    alpha: Any
-    beta: Any
-    c: Any
-    out: Any
-    m: Any
-    n: Any
-    batch: Any
-    extra: Any
-
-
 class Store(NamedTuple):
     """Device functions of the consumers.
 

@@ -9,7 +9,6 @@ operand that allows such accesses, along k or along outer, and one element of an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 # Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
 # there are registers for. What an epilogue's longer chains hold in between would not fit beside.
@@ -206,70 +206,13 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
     return device_function(find_tile)
 
 
-def make_writes(
-    fragment: Fragment, dtype: str, epilogue: Any
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Device functions that finish and write one result of a thread, and all of its vectors.
-
-    They are functions of their own, because numba then works out their types once and not for each
-    call.
-    """
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import device_function, scaled, store_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // np.dtype(dtype).itemsize)
-    runs = len(firsts)
-    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
-    taken = columns_for_one(epilogue)
-    stored = width // taken  # results of a vector
-    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
-    finish = make_finish(epilogue, dtype, dtype, taken)
-    finish_vector = make_finish(epilogue, dtype, dtype, width)
-    is_short = epilogue is None or (
-        len(epilogue.stages) <= MOST_STAGES_TOGETHER
-        and not any(stage.outputs for stage in epilogue.stages)
-    )
-    together = VECTORS_TOGETHER if is_short else 1
-
-    def write_one(values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra):
-        values = plus_one(scaled(alpha, values), beta, c, c_index, c_step)
-        out.data[out_index] = finish(values, matrix, row, col, extra)[0]
-
-    def write_vectors(
-        acc, row, col, alpha, beta,
-        c, c_start, out, out_start, matrix, extra,
-    ):  # fmt: skip
-        # A few vectors at a time are all read, then computed, then written: a store would hold back
-        # the loads that follow it.
-        for first in static_range(0, runs, together):
-            sums, results = (), ()
-            for i in static_range(first, min(first + together, runs)):
-                values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
-                c_index = c_start + (row + rows[i]) * c.row + col + cols[i]
-                sums = sums + plus_vector(values, beta, c, c_index, 0)
-            for i in static_range(first, min(first + together, runs)):
-                values = sums[(i - first) * width : (i - first) * width + width]
-                results = results + finish_vector(
-                    values, matrix, row + rows[i], col + cols[i], extra
-                )
-            for i in static_range(first, min(first + together, runs)):
-                line = out_start + (row + rows[i]) * out.row
-                at = line + col + cols[i] if taken == 1 else line + (col + cols[i]) // 2
-                values = results[(i - first) * stored : (i - first) * stored + stored]
-                store_vector(out.data, at, values)
-
-    return device_function(unroll(write_one)), device_function(unroll(write_vectors))
-
-
 def make_store_result(
     fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
 ) -> Any:
     """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
-    (row, col) is the first element, counted in the matrix at c_start and out_start; `is_inside`
-    says that the block's whole tile is inside.
+    It takes the sums, the first element's row and column, whether the block's whole tile is inside,
+    the `Origin` of the matrix, and the `Result`.
 
     Args:
         fragment: elements of a thread, in vectors of 16 bytes along rows.
@@ -277,65 +220,98 @@ def make_store_result(
     """
     from numba import int32, int64
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
         global_address,
         scaled,
         store_global,
+        store_vector,
     )
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     index = index or int64
     item_size = np.dtype(dtype).itemsize
     width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     runs, taken = len(firsts), columns_for_one(epilogue)
-    write_one, write_vectors = make_writes(fragment, dtype, epilogue)
+    stored = width // taken  # results of a vector
+    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
+    finish = make_finish(epilogue, dtype, dtype, taken)
+    finish_vector = make_finish(epilogue, dtype, dtype, width)
     is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
+    is_short = is_plain or (
+        len(epilogue.stages) <= MOST_STAGES_TOGETHER
+        and not any(stage.outputs for stage in epilogue.stages)
+    )
+    together = VECTORS_TOGETHER if is_short else 1
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
-    def store_result(
-        acc, row, col, is_inside, m, n, alpha, beta,
-        c, c_start, out, out_start,
-        matrix, extra,
-    ):  # fmt: skip
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
-        rows_left: int32 = min(m - row, far)
-        cols_left: int32 = min(n - col, far)
-        if is_plain and is_vector and beta == 0 and (is_inside or n % width == 0):
+    # Functions of their own, because numba then works out their types once and not for each call.
+    @device
+    def write_one(values, c_index, c_step, out_index, matrix, row, col, result):
+        values = scaled(result.alpha, values)
+        values = plus_one(values, result.beta, result.c, c_index, c_step)
+        result.out.data[out_index] = finish(values, matrix, row, col, result.extra)[0]
+
+    @device
+    def write_vectors(acc, row, col, origin, result):
+        # A few vectors at a time are all read, then computed, then written: a store would hold back
+        # the loads that follow it.
+        c, out = result.c, result.out
+        for first in static_range(0, runs, together):
+            sums, results = (), ()
+            for i in static_range(first, min(first + together, runs)):
+                values = scaled(result.alpha, acc[firsts[i] : firsts[i] + span : step])
+                c_index = origin.c + (row + rows[i]) * c.row + col + cols[i]
+                sums = sums + plus_vector(values, result.beta, c, c_index, 0)
+            for i in static_range(first, min(first + together, runs)):
+                values = sums[(i - first) * width : (i - first) * width + width]
+                results = results + finish_vector(
+                    values, origin.matrix, row + rows[i], col + cols[i], result.extra
+                )
+            for i in static_range(first, min(first + together, runs)):
+                line = origin.out + (row + rows[i]) * out.row
+                at = line + col + cols[i] if taken == 1 else line + (col + cols[i]) // 2
+                values = results[(i - first) * stored : (i - first) * stored + stored]
+                store_vector(out.data, at, values)
+
+    @device
+    def store_result(acc, row, col, is_inside, origin, result):
+        c, out = result.c, result.out
+        is_vector = allows_vectors(origin, result)
+        rows_left: int32 = min(result.m - row, far)
+        cols_left: int32 = min(result.n - col, far)
+        if is_plain and is_vector and result.beta == 0 and (is_inside or result.n % width == 0):
             stride = index(out.row * item_size)
-            target = global_address(out.data) + (out_start + col) * item_size
+            target = global_address(out.data) + (origin.out + col) * item_size
             target += int64(index(row)) * int64(stride)
             for i in static_range(runs):
                 if rows[i] < rows_left and cols[i] < cols_left:
                     store_global(
                         target + int64(int32(rows[i])) * int64(stride), cols[i] * item_size,
-                        scaled(alpha, acc[firsts[i] : firsts[i] + span : step]),
+                        scaled(result.alpha, acc[firsts[i] : firsts[i] + span : step]),
                     )  # fmt: skip
         elif is_vector and is_inside:
-            write_vectors(
-                acc, row, col, alpha, beta,
-                c, c_start, out, out_start, matrix, extra,
-            )  # fmt: skip
+            write_vectors(acc, row, col, origin, result)
         else:
             for i in static_range(runs):
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
                 c_step = c.col if rows[i] < rows_left else 0
                 out_step = out.col if rows[i] < rows_left else 0
-                c_row = c_start + (row + rows[i]) * c.row + col * c.col
+                c_row = origin.c + (row + rows[i]) * c.row + col * c.col
                 out_col = col if taken == 1 else col // 2
-                out_row = out_start + (row + rows[i]) * out.row + out_col * out.col
+                out_row = origin.out + (row + rows[i]) * out.row + out_col * out.col
                 for j in static_range(0, width, taken):
                     if rows[i] < rows_left and cols[i] + j < cols_left:
                         write_one(
                             acc[firsts[i] + j * step : firsts[i] + (j + taken) * step : step],
-                            alpha, beta, c, c_row + (cols[i] + j) * c_step, c_step,
-                            out, out_row + (cols[i] + j) // taken * out_step,
-                            matrix, row + rows[i], col + cols[i] + j, extra,
+                            c_row + (cols[i] + j) * c_step, c_step,
+                            out_row + (cols[i] + j) // taken * out_step,
+                            origin.matrix, row + rows[i], col + cols[i] + j, result,
                         )  # fmt: skip
 
-    return device_function(unroll(store_result))
+    return store_result
 
 
 def smem_alignment() -> int | None:
