@@ -18,6 +18,17 @@ class Result(NamedTuple):
     extra: Any
 
 
+class Piece(NamedTuple):
+    """Rows and columns of the result that a warp stores together: the first ones, and where the
+    result, or the part of it that they belong to, ends."""
+
+    matrix: Any
+    top: Any
+    left: Any
+    end_row: Any
+    end_col: Any
+
+
 class Origin(NamedTuple):
     """Number of a matrix of the result, and its first element in c and in out."""
 
