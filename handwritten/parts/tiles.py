@@ -18,8 +18,8 @@ from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.unroll import device, static_range
 
-# Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
-# there are registers for. What an epilogue's longer chains hold in between would not fit beside.
+# As many vectors as there are registers for. What an epilogue's longer chains hold in between would
+# not fit beside.
 VECTORS_TOGETHER = 4
 MOST_STAGES_TOGETHER = 3
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
@@ -206,8 +206,17 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
     return device_function(find_tile)
 
 
+def vectors_together(epilogue: Any) -> int:
+    """Vectors of the result that a thread works on at a time, so that it waits for them once."""
+    is_short = epilogue is None or (
+        len(epilogue.stages) <= MOST_STAGES_TOGETHER
+        and not any(stage.outputs for stage in epilogue.stages)
+    )
+    return VECTORS_TOGETHER if is_short else 1
+
+
 def make_store_result(
-    fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
+    fragment: Fragment, dtype: str, epilogue: Any = None, is_far: bool = True
 ) -> Any:
     """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
@@ -216,7 +225,7 @@ def make_store_result(
 
     Args:
         fragment: elements of a thread, in vectors of 16 bytes along rows.
-        index: type of strides in bytes where vectors are written without c: int32, or int64.
+        is_far: True if strides need 64 bits, in bytes.
     """
     from numba import int32, int64
 
@@ -230,7 +239,7 @@ def make_store_result(
     )
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors
 
-    index = index or int64
+    index = int64 if is_far else int32
     item_size = np.dtype(dtype).itemsize
     width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
     # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
@@ -240,11 +249,7 @@ def make_store_result(
     finish = make_finish(epilogue, dtype, dtype, taken)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
     is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
-    is_short = is_plain or (
-        len(epilogue.stages) <= MOST_STAGES_TOGETHER
-        and not any(stage.outputs for stage in epilogue.stages)
-    )
-    together = VECTORS_TOGETHER if is_short else 1
+    together = vectors_together(epilogue)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     # Functions of their own, because numba then works out their types once and not for each call.
