@@ -151,40 +151,6 @@ def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
     return put_chunk
 
 
-def make_read_chunk(chunk: Chunk) -> Callable[..., Any]:
-    """A device function: (lane, part, extra) -> the epilogue's operands for `make_vectors_out`.
-
-    Outside of the result, it reads operands of its edge.
-    """
-    from numba import int32
-
-    from dxgemm.handwritten.parts.epilogue import make_read
-
-    along_rows, vector_items = chunk.along_rows, chunk.vector_items
-    lanes_per_line = chunk.lanes_per_line
-    lines_per_step = LANES // lanes_per_line
-    steps = _LINES[along_rows][0] // lines_per_step
-    read, place = make_read(chunk.epilogue, vector_items), make_place(chunk)
-
-    @device
-    def read_chunk(lane, part, extra):
-        rows, cols, matrix, top, left = part
-        item: int32 = lane % lanes_per_line * vector_items
-        operands = ()
-        for step in static_range(steps):
-            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
-            if along_rows:
-                line: int32 = top + min(row, rows - 1)
-                along: int32 = left + min(col, cols - vector_items)
-            else:
-                line = left + min(col, cols - 1)
-                along = top + min(row, rows - vector_items)
-            operands = operands + (read(matrix, line, along, extra),)
-        return operands
-
-    return read_chunk
-
-
 def make_pack(chunk: Chunk) -> Callable[..., Any]:
     """A device function: (values) -> the words of 16 bytes of the result, or of half of them."""
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -210,15 +176,20 @@ def make_pack(chunk: Chunk) -> Callable[..., Any]:
     return pack
 
 
-def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
-    """A device function: store a warp's sums, 16 bytes at a time, each whole inside or outside.
+def make_vectors_out(
+    chunk: Chunk, has_edges: bool
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Device functions that store a warp's sums, 16 bytes at a time, each whole inside or outside.
+
+    read_chunk(lane, part, extra) reads the epilogue's operands ahead; outside of the result, it
+    reads those of its edge. store_chunk takes them.
 
     Args:
         has_edges: True if chunks may be across an edge of the result.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_read
     from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
 
     out_dtype, along_rows, _, epilogue, acc_dtype = chunk
@@ -232,6 +203,23 @@ def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
         chunk.finish(vector_items, True),
     )
     put_chunk, place, pack = make_put_chunk(chunk), make_place(chunk), make_pack(chunk)
+    read = make_read(epilogue, vector_items)
+
+    @device
+    def read_chunk(lane, part, extra):
+        rows, cols, matrix, top, left = part
+        item: int32 = lane % lanes_per_line * vector_items
+        operands = ()
+        for step in static_range(steps):
+            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
+            if along_rows:
+                line: int32 = top + min(row, rows - 1)
+                along: int32 = left + min(col, cols - vector_items)
+            else:
+                line = left + min(col, cols - 1)
+                along = top + min(row, rows - vector_items)
+            operands = operands + (read(matrix, line, along, extra),)
+        return operands
 
     @device
     def store_chunk(frag, chunk_smem, lane, part, result, c, out, operands):
@@ -265,7 +253,7 @@ def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
                     values = finish(values, matrix, left + col, top + row, operands[step])
                 store_global(target, 0, pack(values))
 
-    return store_chunk
+    return read_chunk, store_chunk
 
 
 def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:

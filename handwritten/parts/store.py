@@ -12,7 +12,7 @@ from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
 from dxgemm.handwritten.parts.result import Piece, Result
 from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
 from dxgemm.handwritten.parts.triangle import OTHER, stores
-from dxgemm.handwritten.parts.unroll import Operand
+from dxgemm.handwritten.parts.unroll import Operand, device, static_range
 from dxgemm.handwritten.parts.wgmma_store import make_allows_vectors, make_side
 
 PIECE_ROWS = 16  # of a warp that are stored at a time
@@ -29,6 +29,30 @@ class Store(NamedTuple):
 
     begin: Callable[..., Any]
     store: Callable[..., None]
+
+
+def make_again() -> Callable[..., Any]:
+    """A device function: (piece, result, is mirrored) -> the same, for one of several stores.
+
+    Each store computes its addresses again: kept live from tile to tile, they cost registers.
+    """
+    from dxgemm.handwritten.parts.intrinsics import opaque
+
+    @device
+    def again(piece, result, is_mirrored):
+        matrix, top, left, end_row, end_col = piece
+        alpha, beta, c, out, m, n, batch, extra = result
+        c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
+        if is_mirrored:
+            c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
+        c = Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col))
+        out = Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col))
+        return (
+            Piece(opaque(matrix), opaque(top), opaque(left), opaque(end_row), opaque(end_col)),
+            Result(alpha, beta, c, out, m, n, batch, extra),
+        )
+
+    return again
 
 
 def make_store(
@@ -57,8 +81,7 @@ def make_store(
     """
     from numba import float32, int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, opaque, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import opaque, zeros
 
     warp_n, chunk_bytes = config.warp_n, config.chunk_bytes
     pieces, items = config.warp_m // PIECE_ROWS, warp_n * PIECE_ROWS // 32
@@ -68,6 +91,7 @@ def make_store(
     cuts_vectors = along_rows and warp_n * ITEM_BYTES[out_dtype] % VECTOR_BYTES != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
     corner, piece_step = make_warp_corner(config, rows_are_split), config.piece_step
+    again = make_again()
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced, partials, count = reduction is not None, 0, 0
     allows_vectors = make_allows_vectors(ITEM_BYTES[out_dtype], along_rows)
@@ -89,6 +113,7 @@ def make_store(
             for is_mirrored, side in kinds
         )  # fmt: skip
 
+    @device
     def begin(result):
         """True if vectors can be stored; for a reduction, slots per row, from a buffer's size."""
         if is_reduced:
@@ -99,22 +124,7 @@ def make_store(
                 held = False
         return held
 
-    def again(piece, result, is_mirrored):
-        """The same, recomputed for each store: kept live from tile to tile, it costs registers."""
-        matrix, top, left, end_row, end_col = piece
-        alpha, beta, c, out, m, n, batch, extra = result
-        c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
-        if is_mirrored:
-            c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
-        c = Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col))
-        out = Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col))
-        return (
-            Piece(opaque(matrix), opaque(top), opaque(left), opaque(end_row), opaque(end_col)),
-            Result(alpha, beta, c, out, m, n, batch, extra),
-        )
-
-    again = device_function(unroll(again))
-
+    @device
     def store(sums, smem, thread, tile, work, result, held):
         lane: int32 = thread % 32
         chunk_smem: int32 = smem + thread // 32 * chunk_bytes
@@ -143,4 +153,4 @@ def make_store(
                     piece, own = again(piece, scaling, are_mirrored[i])
                 sides[i](values, chunk_smem, lane, piece, held, own)
 
-    return Store(device_function(unroll(begin)), device_function(unroll(store)))
+    return Store(begin, store)

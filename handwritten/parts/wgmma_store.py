@@ -21,7 +21,6 @@ from dxgemm.handwritten.parts.chunk_store import (
     Lines,
     Part,
     make_elements_out,
-    make_read_chunk,
     make_vectors_out,
 )
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
@@ -99,7 +98,7 @@ def make_side(
     has_edges = not rows_are_split or not along_rows
     is_fused, is_whole = epilogue is not None, side is None
     chunk_kind = Chunk(out_dtype, along_rows, rows_are_split, epilogue, acc_dtype)
-    read_chunk, store_chunk = make_read_chunk(chunk_kind), make_vectors_out(chunk_kind, has_edges)
+    read_chunk, store_chunk = make_vectors_out(chunk_kind, has_edges)
     store_elements = make_elements_out(chunk_kind, side)
     rounds_first = out_bytes == 2 and along_rows
     if is_fused:  # `store_chunk` finishes mirror images, and may round differently
