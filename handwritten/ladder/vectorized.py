@@ -26,7 +26,6 @@ from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tiles import (
     layouts_of,
     make_find_tile,
-    make_load_fragment,
     make_store_result,
     make_tile_copy,
     plain_layout,
@@ -52,14 +51,12 @@ def make_kernel(
     width = VECTOR_BYTES // np.dtype(dtype).itemsize
     a_layout, b_layout = plain_layout(tile_m), plain_layout(tile_n)
     find_tile = make_find_tile(tile_m, tile_n)
-    a_place, a_load, a_store = make_tile_copy(
-        a_mode, True, tile_m, tile_k, a_layout, threads, dtype
+    a_place, a_load, a_store, load_a_frag = make_tile_copy(
+        a_mode, True, tile_m, tile_k, a_layout, threads, dtype, (thread_m, width)
     )
-    b_place, b_load, b_store = make_tile_copy(
-        b_mode, False, tile_n, tile_k, b_layout, threads, dtype
+    b_place, b_load, b_store, load_b_frag = make_tile_copy(
+        b_mode, False, tile_n, tile_k, b_layout, threads, dtype, (thread_n, width)
     )
-    load_a_frag = make_load_fragment(thread_m, width, a_layout, dtype)
-    load_b_frag = make_load_fragment(thread_n, width, b_layout, dtype)
     fragment = thread_fragment((thread_m, width, width), (thread_n, width, width))
     store_result = make_store_result(fragment, dtype, epilogue)
 

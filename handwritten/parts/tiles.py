@@ -77,7 +77,7 @@ def swizzled_layout(tile_outer: int, tile_k: int, dtype: str) -> SmemLayout:
 
 
 class TileCopy(NamedTuple):
-    """Device functions that copy one operand's tile; all threads of the block take part.
+    """Device functions that copy one operand's tile, by all threads of the block, and read it.
 
     Attributes:
         place: (thread) -> (outer, k), the first element of the tile that a thread copies.
@@ -87,18 +87,25 @@ class TileCopy(NamedTuple):
             are inside: the others are zero, and memory outside is not touched. All threads must
             agree on is_full, so that full tiles pay one branch for it.
         store: (smem, start, outer, k, values): to shared memory, at `start` and the place.
+        load_fragment: (smem, start, outer, k) -> factors of a thread at one k, as a tuple, in
+            vectors of 16 bytes; `outer` is the place of the first, and k a literal.
     """
 
     place: Any
     load: Any
     store: Any
+    load_fragment: Any
 
 
 def make_tile_copy(
     mode: str, is_k_along_rows: bool, tile_outer: int, tile_k: int, layout: SmemLayout,
-    threads: int, dtype: str,
+    threads: int, dtype: str, thread_vectors: tuple[int, int],
 ) -> TileCopy:  # fmt: skip
-    """The functions for one operand: a, whose rows run along k, or b, whose columns do."""
+    """The functions for one operand: a, whose rows run along k, or b, whose columns do.
+
+    Args:
+        thread_vectors: factors of a thread, and elements from one vector of them to the next.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_vector, store_vector
@@ -119,6 +126,7 @@ def make_tile_copy(
         (steps_across, steps_along) if is_along_k else (steps_along, steps_across)
     )
     row, xor, groups = layout
+    vectors, group = thread_vectors[0] // width, thread_vectors[1]
 
     def place(thread):
         along_start, across_start = int32(thread % along * unit), int32(thread // along)
@@ -162,25 +170,6 @@ def make_tile_copy(
             else:
                 store_vector(smem, target, values[i * unit : i * unit + unit])
 
-    return TileCopy(*(device_function(unroll(part)) for part in (place, load, store)))
-
-
-def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype: str) -> Any:
-    """A device function: (smem, start, outer, k) -> factors of a thread at one k, as a tuple.
-
-    thread_outer elements in vectors of 16 bytes, `group` elements apart; `outer` is the place of
-    the first, and k a literal.
-    """
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    scalar = np.dtype(dtype).type
-    width = VECTOR_BYTES // np.dtype(dtype).itemsize
-    vectors = thread_outer // width
-    row, xor, groups = layout
-
     def load_fragment(smem, start, outer, k):
         fragment = ()
         for i in static_range(vectors):
@@ -190,7 +179,8 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
             fragment = fragment + load_vector(scalar, width, smem, int32(start + k * row + column))
         return fragment
 
-    return device_function(unroll(load_fragment))
+    parts = place, load, store, load_fragment
+    return TileCopy(*(device_function(unroll(part)) for part in parts))
 
 
 def make_find_tile(tile_m: int, tile_n: int) -> Any:
@@ -247,7 +237,7 @@ def make_store_result(
     stored = width // taken  # results of a vector
     plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
     finish = make_finish(epilogue, dtype, dtype, taken)
-    finish_vector = make_finish(epilogue, dtype, dtype, width)
+    finish_wide = make_finish(epilogue, dtype, dtype, width)
     is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
     together = vectors_together(epilogue)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
@@ -263,7 +253,7 @@ def make_store_result(
     def write_vectors(acc, row, col, origin, result):
         # A few vectors at a time are all read, then computed, then written: a store would hold back
         # the loads that follow it.
-        c, out = result.c, result.out
+        c, out, matrix, extra = result.c, result.out, origin.matrix, result.extra
         for first in static_range(0, runs, together):
             sums, results = (), ()
             for i in static_range(first, min(first + together, runs)):
@@ -272,9 +262,7 @@ def make_store_result(
                 sums = sums + plus_vector(values, result.beta, c, c_index, 0)
             for i in static_range(first, min(first + together, runs)):
                 values = sums[(i - first) * width : (i - first) * width + width]
-                results = results + finish_vector(
-                    values, origin.matrix, row + rows[i], col + cols[i], result.extra
-                )
+                results = results + finish_wide(values, matrix, row + rows[i], col + cols[i], extra)
             for i in static_range(first, min(first + together, runs)):
                 line = origin.out + (row + rows[i]) * out.row
                 at = line + col + cols[i] if taken == 1 else line + (col + cols[i]) // 2
