@@ -29,6 +29,7 @@ from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 
 SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share what is in L2
@@ -292,8 +293,9 @@ def make_kernel(
             tile_row, tile_col = int64(row) * tile_m, int64(col) * tile_n
         for i in static_range(len(store_tiles)):
             store_tiles[i](
-                acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n,
-                alpha, beta, c, matrix * c.batch, out, out_start, extra,
+                acc, smem, rank, thread_row, thread_col, tile_row, tile_col,
+                Origin(matrix, matrix * c.batch, out_start),
+                Result(alpha, beta, c, out, m, n, batch, extra),
             )  # fmt: skip
 
     return tuned_kernel
