@@ -274,7 +274,7 @@ def _new_route(
             own.check(marked(name), array, own_key)
     if epilogue is not None and key.epilogue is not None:
         check_epilogue_keys(epilogue, key.epilogue)
-    with launching_on(stream), first_call():
+    with launching_on(stream), first_call:
         return make_route(key)
 
 

@@ -100,7 +100,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     parts = parts_of_problem(problem)["b"]
     if handle is None:
         handle = library.current_stream(b)
-    with launching_on(handle), first_call():
+    with launching_on(handle), first_call:
         launch = Program((parts.step(A, OUT),)).bind(arch, layout.device)
     memory = Workspace(parts.size, layout.device)
     keep_in_graph(handle, memory)
