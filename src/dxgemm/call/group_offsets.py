@@ -35,9 +35,15 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.lower.group_offsets import OFFSET_DTYPES, bind_group
 from dxgemm.lower.grouped import needs_later
 from dxgemm.lower.indexed_rows import IndexedRows
-from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.kernel_arguments import Call
-from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
+from dxgemm.problem.layout import (
+    ALIGNMENTS,
+    Layout,
+    contiguous_strides,
+    refuse_overlap,
+    share_elements,
+    used_strides,
+)
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.binding import Launch
@@ -323,7 +329,7 @@ def _check_indices(operand: Operand) -> None:
         raise DtypeError(f"{name} has dtype {layout.dtype}; it must be int32 or int64.")
     if len(layout.shape) != 1:
         raise ShapeError(f"{name} is {layout.shape}; it must have one dimension.")
-    if layout.shape[0] > 1 and layout.strides[0] != ITEM_SIZES[layout.dtype]:
+    if layout.shape[0] > 1 and layout.strides[0] != layout.item_size:
         raise LayoutError(f"{name} must be contiguous; copy it first.")
 
 
@@ -331,8 +337,8 @@ def _indexed(matrix: Layout, rows: Operand | None) -> IndexedRows | None:
     """Description of a matrix whose rows are read or written in the order of indices, if any."""
     if rows is None:
         return None
-    steps = tuple(stride // ITEM_SIZES[matrix.dtype] for stride in matrix.strides)
-    return IndexedRows(rows.layout.dtype, matrix.shape[0], used_strides(matrix.shape, steps))
+    strides = used_strides(matrix.shape, matrix.steps)
+    return IndexedRows(rows.layout.dtype, matrix.shape[0], strides)
 
 
 def _scatter(result: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
@@ -343,8 +349,8 @@ def _scatter(result: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 def _in_workspace(out: Layout, rows: int) -> Layout:
     """Layout of a result that a kernel copies to rows of `out` later."""
-    columns, size = out.shape[1], ITEM_SIZES.get(out.dtype, 1)
-    return out._replace(shape=(rows, columns), strides=(columns * size, size))
+    shape = rows, out.shape[1]
+    return out._replace(shape=shape, strides=contiguous_strides(shape, out.item_size))
 
 
 def _of_problem(operand: Operand, shared: str) -> Layout:
@@ -363,11 +369,8 @@ def _of_problem(operand: Operand, shared: str) -> Layout:
 
 def _with_steps(problem: Problem, operands: dict[str, Operand], target: str) -> Problem:
     """Problem with the steps from one group to the next as batch strides."""
-    steps = {}
-    for name, operand in operands.items():
-        layout = operand.layout
-        is_batch = len(layout.shape) == 3
-        steps[name] = layout.strides[0] // ITEM_SIZES[layout.dtype] if is_batch else 0
+    layouts = {name: operand.layout for name, operand in operands.items()}
+    steps = {name: x.steps[0] if len(x.shape) == 3 else 0 for name, x in layouts.items()}
     steps |= {"out": steps[target], "c": steps.get("c", steps[target])}
     if problem.is_transposed:
         steps["a"], steps["b"] = steps["b"], steps["a"]

@@ -24,7 +24,7 @@ from dxgemm.errors import (
     ShapeError,
     UnsupportedProblemError,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES, result_dtypes
+from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
 from dxgemm.problem.layout import refuse_overlap, share_elements
 from dxgemm.runtime.exports import finished
 from dxgemm.runtime.streams import stream_handle
@@ -204,7 +204,7 @@ def _check_once(operands: Sequence[_Matrices]) -> None:
     """Check what single calls of gemm would find only when others have written."""
     for matrices in operands:
         layout = matrices.operand.layout
-        item_size = ITEM_SIZES.get(layout.dtype, 1)
+        item_size = layout.item_size
         if any(stride % item_size for stride in layout.strides):
             raise LayoutError(
                 f"matmul: {matrices.operand.name} has strides {layout.strides} bytes, which are "

@@ -25,12 +25,11 @@ from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.lower.reduced import ResultArray, result_array
 from dxgemm.problem.define import PLAIN, Result, define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED
-from dxgemm.problem.layout import Layout
+from dxgemm.problem.layout import Layout, contiguous_layout
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.device import device_facts
-from dxgemm.runtime.host import contiguous_layout
 
 
 class Asked(NamedTuple):

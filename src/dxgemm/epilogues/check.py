@@ -17,7 +17,7 @@ from dxgemm.errors import (
     ScalarError,
     ShapeError,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, scalar_dtype
+from dxgemm.problem.dtypes import COMPLEX_PARTS, scalar_dtype
 from dxgemm.problem.layout import Layout, refuse_overlap
 
 LARGEST_FLOAT32 = float(np.finfo("float32").max)
@@ -158,7 +158,7 @@ def _check_shape(
 
 
 def _check_alignment(where: str, layout: Layout) -> None:
-    item_size = ITEM_SIZES[layout.dtype]
+    item_size = layout.item_size
     if layout.alignment < item_size or any(stride % item_size for stride in layout.strides):
         raise LayoutError(
             f"{where} starts at an address or has strides, {layout.strides} bytes, that are not "

@@ -40,6 +40,30 @@ class Layout(NamedTuple):
     alignment: int = MAX_ALIGNMENT
     is_conjugate: bool = False
 
+    @property
+    def item_size(self) -> int:
+        """Bytes of an element; 1 for a dtype that is refused later."""
+        return ITEM_SIZES.get(self.dtype, 1)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return tuple([stride // self.item_size for stride in self.strides])
+
+
+def contiguous_layout(shape: tuple[int, ...], dtype: str, device: int) -> Layout:
+    """Layout of a new row-major array."""
+    strides = contiguous_strides(shape, ITEM_SIZES.get(dtype, 1))
+    return Layout(shape, strides, dtype, device, read_only=False)
+
+
+def contiguous_strides(shape: tuple[int, ...], item_size: int = 1) -> tuple[int, ...]:
+    """Strides of a row-major array, in bytes if the size of an element is passed."""
+    strides = [item_size]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides[: len(shape)])
+
 
 def normalised(layout: Layout) -> Layout:
     """Layout with strides of 0 where they mean nothing.
@@ -116,7 +140,7 @@ def byte_extent(layout: Layout) -> tuple[int, int]:
     if 0 in layout.shape:
         return 0, 0
     first, last = offset_range(layout.shape, layout.strides)
-    return first, last + ITEM_SIZES[layout.dtype]
+    return first, last + layout.item_size
 
 
 def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
@@ -212,7 +236,7 @@ class _AddressArray:
             "version": 3,
             "shape": layout.shape,
             "strides": layout.strides,
-            "typestr": f"|V{ITEM_SIZES[layout.dtype]}",  # NumPy alone has no bfloat16
+            "typestr": f"|V{layout.item_size}",  # NumPy alone has no bfloat16
             "data": (pointer, True),
         }
 
