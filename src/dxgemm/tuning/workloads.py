@@ -91,7 +91,7 @@ class Workload(NamedTuple):
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], bool]]:
         """Shapes of a, b and out by name, each with True if it is column-major."""
-        batch = (self.batch,) if self.batch > 1 else ()
+        batch = (self.batch,) if self.batch != 1 else ()
         a, b = (layout == "col" for layout in self.layout.split("_"))
         sizes = {"a": (self.m, self.k), "b": (self.k, self.n), "out": (self.m, self.n)}
         return {
