@@ -276,7 +276,7 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
     for implementation in (i for i in IMPLEMENTATIONS if i.is_own):
         for config in fitting_configs(implementation, dtype, device):
             fills = {0}
-            if implementation.slices_k and config.takes_slices:
+            if implementation.kernel.slices_k and config.takes_slices:
                 resident = resident_blocks(config, dtype, device)
                 fills |= {1, resident, 2 * resident}
             rows += [Row(implementation, config, fill) for fill in sorted(fills)]
