@@ -41,9 +41,9 @@ from dxgemm.problem.layout import (
     Layout,
     contiguous_strides,
     refuse_overlap,
-    share_elements,
     used_strides,
 )
+from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.binding import Launch
@@ -397,17 +397,16 @@ def _check_devices(operands: list[Operand]) -> int:
 def _check_overlaps(target: Operand, operands: list[Operand], reads_c: bool) -> None:
     """Refuse a result that overlaps itself, or another array of the call."""
     refuse_overlap(f"gemm_grouped: {target.name}", target.layout)
-    for operand in operands:
-        if operand.name == target.name or (operand.name == "c" and not reads_c):
-            continue
+
+    def is_apart(operand: Operand) -> bool:
+        """True unless the operand is not read, or read element for element: in place after all."""
         is_same = (operand.pointer, operand.layout) == (target.pointer, target.layout)
-        if operand.name == "c" and is_same:
-            continue  # element for element: in place after all
-        (first, end), (target_first, target_end) = operand.extent, target.extent
-        if first < target_end and target_first < end:
-            places = target.pointer, target.layout, operand.pointer, operand.layout
-            if share_elements(*places):
-                raise OverlapError(
-                    f"gemm_grouped: {target.name} shares memory with {operand.name}, which is read "
-                    f"while {target.name} is written; pass a copy of one of them."
-                )
+        return operand.name != "c" or (reads_c and not is_same)
+
+    used = [target, *(x for x in operands if x.name != target.name and is_apart(x))]
+    found = find_overlap([(x.pointer, x.layout, x is target) for x in used])
+    if found is not None:
+        raise OverlapError(
+            f"gemm_grouped: {target.name} shares memory with {used[max(found)].name}, which is "
+            f"read while {target.name} is written; pass a copy of one of them."
+        )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dxgemm.errors import OverlapError
+from dxgemm.errors import LayoutError, OverlapError, ReadOnlyError
 from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
@@ -147,6 +147,44 @@ def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
     steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+
+
+def refuse_misaligned(where: str, layout: Layout) -> None:
+    """Refuse an array whose elements are not at multiples of their size.
+
+    Args:
+        where: call and argument, for the message.
+        layout: layout of the array.
+
+    Raises:
+        LayoutError: its address or a stride is no multiple.
+    """
+    size = layout.item_size
+    if any(stride % size for stride in layout.strides):
+        raise LayoutError(
+            f"{where} has strides {layout.strides} bytes, which are not multiples of the "
+            f"{size}-byte {layout.dtype}; copy it to a contiguous array first."
+        )
+    if layout.alignment < size:
+        raise LayoutError(
+            f"{where} starts at an address that is not a multiple of the {size}-byte "
+            f"{layout.dtype}; copy it to an aligned array first."
+        )
+
+
+def refuse_unwritable(where: str, layout: Layout) -> None:
+    """Refuse an array that is written although it is read-only or overlaps itself.
+
+    Args:
+        where: call and argument, for the message.
+        layout: layout of the array.
+
+    Raises:
+        ReadOnlyError, OverlapError: the first that applies.
+    """
+    if layout.read_only:
+        raise ReadOnlyError(f"{where} is read-only, but the call writes to it.")
+    refuse_overlap(where, layout)
 
 
 def refuse_overlap(where: str, layout: Layout) -> None:
