@@ -284,7 +284,7 @@ class TestInfo:
     def test_packages_newer_than_the_driver_are_named(self, monkeypatch):
         monkeypatch.setattr(info_command, "probe", lambda: GpuStatus(12040, 0, None))
         packages = {"nvidia-nvjitlink": "13.1.115"}
-        monkeypatch.setattr(info_command, "_installed_versions", lambda: packages)
+        monkeypatch.setattr(info_command, "installed_versions", lambda _: packages)
         monkeypatch.setattr(info_command, "pipeline_faults", tuple)
         (warning,) = invoke_json("info")["warnings"]
         assert "only CUDA 12.4" in warning

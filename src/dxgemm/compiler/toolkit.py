@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 _COMPILER_PACKAGES = (
@@ -20,7 +21,7 @@ def toolkit_versions() -> dict[str, str]:
     return installed_versions(_COMPILER_PACKAGES)
 
 
-def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+def installed_versions(packages: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """Versions by name of the first installed package of each group of alternative names."""
     from importlib.metadata import PackageNotFoundError, version  # a tenth of `import dxgemm`
 

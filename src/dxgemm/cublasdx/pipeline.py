@@ -212,11 +212,6 @@ def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> De
     return functions
 
 
-def finish_cubin(cubin: bytes) -> bytes:
-    """Rewrite the cubin of a linked kernel before it is kept."""
-    return take_turns(cubin)
-
-
 def make_kernel(
     config: Config,
     dtype: str,
@@ -378,5 +373,5 @@ KERNEL = Kernel(
     device_functions=device_functions,
     descriptor=descriptor,
     commutes=never,  # nothing is known of the order in which the library adds
-    finish_cubin=finish_cubin,
+    finish_cubin=take_turns,
 )
