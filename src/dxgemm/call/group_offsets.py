@@ -32,7 +32,7 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.lower.group_offsets import OFFSET_DTYPES, bind_group
+from dxgemm.lower.group_offsets import OFFSET_DTYPES, OffsetGroup, bind_group
 from dxgemm.lower.grouped import needs_later
 from dxgemm.lower.indexed_rows import IndexedRows
 from dxgemm.problem.kernel_arguments import Call
@@ -163,12 +163,13 @@ class GroupByOffsets(Group):
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
         rows = _indexed(self._operands["a"].layout, self._rows)
         out_rows = _indexed(self._anchor.layout, self._out_rows)
-        group = self._problem, shared, self._count, self._offsets.layout.dtype, rows, out_rows
+        dtype = self._offsets.layout.dtype
+        group = OffsetGroup(self._problem, shared, self._count, dtype, rows, out_rows)
         with launching_on(self._current_stream()):
-            return bind_group(*group, self._ordinal)
+            return bind_group(group, self._ordinal)
 
     def _call(self) -> Call:
-        """Arguments of the launch: see `bind_group`."""
+        """Arguments of the launch: see `lower_group`."""
         first, second = ("b", "a") if self._problem.is_transposed else ("a", "b")
         added = self._operands.get("c", self._anchor)
         operands = self._operands[first], self._operands[second], added, self._anchor
