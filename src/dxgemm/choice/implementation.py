@@ -25,7 +25,7 @@ from dxgemm.compiler import (
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions, never
+from dxgemm.handwritten.parts.kernel import Kernel, Reductions, never
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
@@ -203,10 +203,6 @@ class Implementation(ABC):
         """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
         count = self.kernel.tile_count or self.kernel.block_count
         return count(config, self.computed(problem))
-
-    def fits_grid(self, config: Any, problem: Problem) -> bool:
-        """True if a grid has a block for each tile of the result."""
-        return self.tile_count(config, problem) <= MOST_BLOCKS
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """Record of the kernel if it is in memory or on disk; None if it is not built."""
