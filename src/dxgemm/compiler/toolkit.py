@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 
 _COMPILER_PACKAGES = (
@@ -28,11 +29,9 @@ def installed_versions(packages: Iterable[tuple[str, ...]]) -> dict[str, str]:
     found = {}
     for alternatives in packages:
         for name in alternatives:
-            try:
+            with suppress(PackageNotFoundError):
                 found[name] = version(name)
                 break
-            except PackageNotFoundError:
-                continue
     return found
 
 
