@@ -457,7 +457,7 @@ def _group(
     stream: Any = None, out: Any = None, offsets: Any = None, **by_offsets: Any,
 ) -> Group:  # fmt: skip
     """Group of `gemm_grouped`; `by_offsets` are the options that go with offsets alone."""
-    with first_call():
+    with first_call:
         if offsets is not None:
             from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
         else:

@@ -12,7 +12,7 @@ from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.errors import MissingOperandError, UnsupportedProblemError
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, result_dtypes
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -149,11 +149,7 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
 
 def _steps(kind: str, layout: Layout) -> Strides:
     """Strides of an array in elements; 0 along a dimension in which it is broadcast."""
-    item_size = ITEM_SIZES[layout.dtype]
-    steps = [
-        stride // item_size if size > 1 else 0
-        for size, stride in zip(layout.shape, layout.strides, strict=True)
-    ]
+    steps = [step if size > 1 else 0 for size, step in zip(layout.shape, layout.steps, strict=True)]
     own = 1 if kind in ("row", "column") else 2  # dimensions of it without a batch
     batch = steps.pop(0) if len(steps) > own else 0
     if kind == "row":
@@ -167,7 +163,7 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
     """Access to an array, see `FusedOperand.access`."""
     if steps.col == 0 and kind == "array":
         return "same"
-    item_size = ITEM_SIZES[layout.dtype]
+    item_size = layout.item_size
     if item_size == 1 or layout.dtype in COMPLEX_PARTS:
         return "element"  # there are no vectors of bytes, nor of pairs
     is_aligned = (steps.batch | steps.row) * item_size % MAX_ALIGNMENT == 0

@@ -199,7 +199,7 @@ def _explain(
         candidate.slices,
         candidate.reason,
         aligned=tuple(implementation.computed(part).padded),
-        accuracy=implementation.accuracy(part),
+        accuracy=implementation.kernel.accuracy(part),
         fallback=implementation.fallback(part, config),
         candidates=tuple(
             (str(other), other.us)
@@ -237,7 +237,7 @@ def _grid(candidate: Candidate, part: Problem, device: DeviceFacts) -> Grid:
         if blocks is not None and tiles is not None:
             waves = count_waves(tiles, blocks, device.sm_count * per_sm.blocks)
     shares_tiles = config is not None and config.smem_bytes(part.dtype) > 0
-    tile = implementation.result_tile(config, part) if shares_tiles else None
+    tile = implementation.kernel.result_tile(config, part) if shares_tiles else None
     return Grid(
         blocks,
         getattr(config, "threads", None),

@@ -112,7 +112,7 @@ def fits_mask(implementation: Implementation, config: Any, problem: Problem) -> 
         return True
     # Blocks of a cluster that have a tile each would wait for one that has returned.
     shares_tile = config.cluster == getattr(config, "split_k", 1)
-    tile = implementation.result_tile(config, problem)
+    tile = implementation.kernel.result_tile(config, problem)
     return shares_tile and not any(block % extent for extent in tile)
 
 
@@ -187,15 +187,16 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
         return ("whole",)
     if problem.adds_transpose:
         return ("folded",) if is_sliceable(problem) else ()
+    commutes = implementation.kernel.commutes
     is_bare = not problem.reads_c and problem.epilogue is None
     is_exact = problem.scalar_dtype == "int32"
     paths: tuple[str, ...] = ()
     if problem.triangle == "either" or (
-        problem.triangle == "both" and (is_exact or (is_bare and implementation.commutes(problem)))
+        problem.triangle == "both" and (is_exact or (is_bare and commutes(problem)))
     ):
         paths += ("whole",)
     half = triangular(problem, "half")
-    may_mirror = problem.triangle != "either" or implementation.commutes(problem)
+    may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
     if not paths and is_sliceable(problem):
@@ -212,7 +213,7 @@ def is_sliceable(problem: Problem) -> bool:
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
     """True if a kernel with this config can compute a problem in so many split-K slices."""
     return (
-        implementation.slices_k
+        implementation.kernel.slices_k
         and config.takes_slices
         and is_sliceable(problem)
         and slices <= min(-(-problem.k // config.tile_k), MOST_SLICES)

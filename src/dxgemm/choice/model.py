@@ -259,7 +259,7 @@ class Columns:
             flops = step_flops(dtype) * config.tile_m * config.tile_n * tile_k
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
             least = config.least_sizes
-            copies = row.implementation.copies_operands
+            copies = row.implementation.kernel.copies_operands
             # Blocks of a cluster share the k of a tile, or have tiles side by side.
             blocks = config.cluster
             tile = config.tile_m * blocks // cluster, config.tile_n
@@ -276,7 +276,7 @@ class Columns:
             numbers.append(
                 (
                     *tile,
-                    row.implementation.smaller_first,
+                    row.implementation.kernel.smaller_first,
                     tile_k * cluster,
                     blocks,
                     resident_blocks(config, dtype, device),

@@ -75,10 +75,7 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    legal = legal_kernels(problem, device)
-    if not legal:
-        raise _nothing_fits(problem, device)
-    return best_of(problem, device, legal)
+    return best_of(problem, device, _fitting_kernels(problem, device))
 
 
 def rank(
@@ -102,9 +99,7 @@ def rank(
         others = (i.name for i in IMPLEMENTATIONS if i is not asked.implementation)
         reason = f"{asked.implementation.name} was asked for"
         return Ranking((asked,), dict.fromkeys(others, reason))
-    legal = legal_kernels(problem, device)
-    if not legal:
-        raise _nothing_fits(problem, device)
+    legal = _fitting_kernels(problem, device)
     candidates = _in_order(time_candidates(problem, device, legal))
     unfit = [i for i in IMPLEMENTATIONS if i not in legal]
     rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
@@ -220,9 +215,13 @@ def _in_order(found: list[Times]) -> list[Candidate]:
     return sorted(bests.values(), key=_time_of)
 
 
-def _nothing_fits(problem: Problem, device: DeviceFacts) -> UnsupportedProblemError:
-    reasons = "; ".join(f"{i.name}: {exclusion(i, problem, device)}" for i in IMPLEMENTATIONS)
-    return UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+def _fitting_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that the automatic choice considers, of which there must be one."""
+    legal = legal_kernels(problem, device)
+    if not legal:
+        reasons = "; ".join(f"{i.name}: {exclusion(i, problem, device)}" for i in IMPLEMENTATIONS)
+        raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+    return legal
 
 
 def _time(
@@ -243,8 +242,9 @@ def _time(
             and fits_mask(row.implementation, row.config, problem)
         ]
         if is_large:
-            fits = [row.implementation.fits_grid(row.config, problem) for row in columns.rows]
-            few = [place for place in few if fits[place]] or few  # the launch refuses what is left
+            # A grid has a block for each tile; the launch refuses what is left.
+            tiles = [row.implementation.tile_count(row.config, problem) for row in columns.rows]
+            few = [place for place in few if tiles[place] <= MOST_BLOCKS] or few
         columns = columns.take(few)
         residual = residual.take(few) if residual else None
     if device.is_simulated:
@@ -276,7 +276,7 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
     for implementation in (i for i in IMPLEMENTATIONS if i.is_own):
         for config in fitting_configs(implementation, dtype, device):
             fills = {0}
-            if implementation.slices_k and config.takes_slices:
+            if implementation.kernel.slices_k and config.takes_slices:
                 resident = resident_blocks(config, dtype, device)
                 fills |= {1, resident, 2 * resident}
             rows += [Row(implementation, config, fill) for fill in sorted(fills)]

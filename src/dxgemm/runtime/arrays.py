@@ -349,14 +349,6 @@ def numpy_dtype(name: str) -> np.dtype:
         ) from error
 
 
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a row-major array, in elements."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return tuple(strides[: len(shape)])
-
-
 def _find_library(name: str, array: Any) -> Library | None:
     # NumPy imports numpy.ma at first use, in 20 ms.
     if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):

@@ -24,13 +24,12 @@ import numpy as np
 
 from dxgemm.errors import ArrayTypeError, LaunchError, MissingPackageError, ReadOnlyError
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.layout import Layout, normalised
+from dxgemm.problem.layout import Layout, contiguous_strides, normalised
 from dxgemm.runtime.arrays import (
     HOST,
     LEAST_ADDRESS,
     NULL,
     Library,
-    contiguous_strides,
     dtype_name,
     find_library,
     libraries,

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 import dxgemm
-from dxgemm.compiler.locks import lock_across_forks
+from dxgemm.compiler.locks import Guard, lock_across_forks
 from dxgemm.errors import LaunchError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.torch.operands import DTYPES
@@ -21,7 +21,6 @@ class _Routing:
     """State of `batch_invariant`: contexts that are open, and torch's record of the overrides."""
 
     lock = lock_across_forks()
-    is_changing = False
     depth = 0
     library: Any = None
 
@@ -29,20 +28,11 @@ class _Routing:
 _routing = _Routing()
 
 
-@contextmanager
-def _changing() -> Iterator[None]:
-    """Hold the lock; a signal handler or finalizer that interrupts its holder gets an error."""
-    with _routing.lock:
-        if _routing.is_changing:
-            raise LaunchError(
-                "batch_invariant: a signal handler or finalizer enters or leaves the context while "
-                "its thread does so."
-            )
-        _routing.is_changing = True
-        try:
-            yield
-        finally:
-            _routing.is_changing = False
+_changing = Guard(
+    LaunchError,
+    "batch_invariant: a signal handler or finalizer enters or leaves the context while its thread "
+    "does so.",
+)
 
 
 @contextmanager
@@ -63,7 +53,7 @@ def batch_invariant() -> Iterator[None]:
         over Python's functions would miss products that torch calls itself, such as those of a
         backward pass, and a mode over all operators would slow down those that are no products.
     """
-    with _changing():
+    with _routing.lock, _changing:
         _routing.depth += 1
         if _routing.depth == 1:
             _routing.library = torch.library.Library("aten", "IMPL")
@@ -79,7 +69,7 @@ def batch_invariant() -> Iterator[None]:
     try:
         yield
     finally:
-        with _changing():
+        with _routing.lock, _changing:
             _routing.depth -= 1
             if _routing.depth == 0:
                 _routing.library._destroy()
