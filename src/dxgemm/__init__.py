@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         build,
         cache_info,
         clear_cache,
+        einsum,
         explain,
+        explain_einsum,
         explain_shape,
         explain_symmetric,
         gemm,
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
         matmul,
         plan,
         plan_grouped,
+        tensordot,
     )
+    from dxgemm.call.einsum import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
     from dxgemm.epilogues import epilogue
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from dxgemm.runtime.counter import emulation_fallbacks
 
 __all__ = [
+    "Contraction",
     "DxgemmError",
     "Explanation",
     "GroupedPlan",
@@ -50,11 +55,13 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "einsum",
     "emulation_fallbacks",
     "epilogue",
     "epilogues",
     "errors",
     "explain",
+    "explain_einsum",
     "explain_shape",
     "explain_symmetric",
     "gemm",
@@ -66,22 +73,25 @@ __all__ = [
     "plan_grouped",
     "prepare",
     "reductions",
+    "tensordot",
 ]
 
 _SUBMODULES = ("epilogues", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
+    "Contraction": "call.einsum",
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
     "prepare": "call.prepared_operand",
+    "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the home of a public name, and keep the name for the next use."""
-    if name not in __all__:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
