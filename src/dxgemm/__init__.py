@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dxgemm.call.einsum import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
+    from dxgemm.drop_in import patch
     from dxgemm.epilogues import epilogue
     from dxgemm.errors import DxgemmError
     from dxgemm.runtime.counter import emulation_fallbacks
@@ -69,6 +70,7 @@ __all__ = [
     "gemm_symmetric",
     "implementations",
     "matmul",
+    "patch",
     "plan",
     "plan_grouped",
     "prepare",
@@ -84,6 +86,7 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "PreparedOperand": "call.prepared_operand",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "patch": "drop_in",
     "prepare": "call.prepared_operand",
     "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
