@@ -10,6 +10,7 @@ from oracle.libraries import DlpackOnly
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
+from dxgemm.call import einsum
 from dxgemm.gpu.status import simulator_enabled
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 2, "e": 3, "i": 4, "j": 3, "k": 5, "s": 1}
@@ -163,7 +164,7 @@ def test_a_short_dimension_is_looped_over_instead_of_large_copies(values):
 def test_looped_products(home, operands, monkeypatch):
     monkeypatch.setattr("dxgemm.call.contraction.LAUNCH_ELEMENTS", 1)
     for subscripts in ("bicd,bjcd->bcij", "bicd,bjcd->icjb"):
-        dxgemm.call.einsum._planned.cache_clear()
+        einsum._contraction.cache_clear()
         given = operands(subscripts)
         sent = [home.send(array) for array in given]
         expected = np.einsum(subscripts, *given)
@@ -172,7 +173,7 @@ def test_looped_products(home, operands, monkeypatch):
         out = home.send(np.ones_like(expected))
         dxgemm.einsum(subscripts, *sent, out=out, beta=3.0)
         np.testing.assert_array_equal(home.fetch(out), expected + 3)
-    dxgemm.call.einsum._planned.cache_clear()
+    einsum._contraction.cache_clear()
 
 
 def test_epilogue(home, values):

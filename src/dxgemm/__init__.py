@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         plan_grouped,
         tensordot,
     )
-    from dxgemm.call.einsum import Contraction
+    from dxgemm.call.contraction_plan import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
     from dxgemm.drop_in import patch
@@ -80,7 +80,7 @@ __all__ = [
 
 _SUBMODULES = ("epilogues", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
-    "Contraction": "call.einsum",
+    "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",

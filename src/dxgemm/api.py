@@ -9,7 +9,8 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from dxgemm import compiler
-from dxgemm.call.einsum import Contraction, einsum_call, tensordot_call
+from dxgemm.call.contraction_plan import Contraction
+from dxgemm.call.einsum import einsum_call, tensordot_call
 from dxgemm.call.explain import explain_route
 from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation

@@ -82,11 +82,16 @@ class Hook(NamedTuple):
 
 
 class Patch:
-    """Routing of products, as `patch` makes it; see there."""
+    """Routing of products, as `patch` makes it; see there.
+
+    Attributes:
+        dtypes: names of the dtypes that are routed.
+    """
 
     def __init__(self, dtypes: tuple[str, ...], precision: Any, only: str | None) -> None:
         """Take checked arguments."""
         self._options: dict[str, dict[str, Any]] = {dtype: {} for dtype in dtypes}
+        self.dtypes = self._options.keys()
         for dtype, options in self._options.items():
             if precision is not None and _has_precision(precision, dtype):
                 options["precision"] = precision

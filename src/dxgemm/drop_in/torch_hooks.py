@@ -80,14 +80,21 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         patch = current()
         if patch is None:
             return hook.theirs(keyset, *operands, **factors)
-        layout: list[Any] = [hook.name, *factors.values()]
-        for operand in operands:
-            layout += (operand.shape, operand.stride(), operand.dtype)
-        dtype = operands[0].dtype
+        dtype = operands[-1].dtype
         name = _NAMES.get(dtype) or str(dtype)
+        layout: list[Any] = [hook.name, dtype]
+        if name in patch.dtypes:
+            layout += factors.values()
+            for operand in operands:
+                layout += operand.shape, operand.stride()
         return patch.compute(hook, name, tuple(layout), (keyset, *operands), factors)
 
     return product
+
+
+def _levels() -> int:
+    """Open levels of forward mode, counted from 0; -1 for none."""
+    return getattr(forward_ad, "_current_level", 0)
 
 
 def _own(name: str) -> Callable[..., torch.Tensor]:
@@ -100,15 +107,18 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
         is_vector = name in ("mv", "addmv")
         if is_vector:
             b = b[:, None]
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-        c = None
+        c, out = None, None
         if addends:
-            c = addends[0]
-            c = (c.expand(a.shape[:1])[:, None] if is_vector else c).expand(out.shape)
+            out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+            c = addends[0].expand(a.shape[:1])[:, None] if is_vector else addends[0]
+            c = c.expand(out.shape)
         else:
             beta = 0.0
         # Below autograd, operands still say that they need gradients or have tangents.
-        with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+        if _levels() >= 0 or any(operand.requires_grad for operand in operands):
+            with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+                result = api.gemm(a, b, c, alpha, beta, out=out, **options)
+        else:
             result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         return result[:, 0] if is_vector else result
 
