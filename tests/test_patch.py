@@ -242,7 +242,7 @@ def products_of_cupy(cupy):
         "dot": lambda: cupy.dot(a, b),
         "dot of vectors": lambda: a[0].dot(b[:, 0]),
         "dot of stacks": lambda: cupy.dot(stack, other),
-        "tensordot": lambda: cupy.tensordot(stack, b, 1),
+        "tensordot": lambda: cupy.tensordot(stack, b, axes=1),
         "tensordot of pairs": lambda: cupy.tensordot(stack, other, ([0, 2], [0, 1])),
         "inner": lambda: cupy.inner(stack, a),
         "einsum": lambda: cupy.einsum("bij,bjk->bki", stack, other),
@@ -284,7 +284,7 @@ def test_what_cupy_computes(cupy):
     with dxgemm.patch(only=None) as patch:
         assert (cupy.matmul(a, a.T) == (a[:, None] * a).sum(2)).all()
         cupy.matmul(singles, singles.T, dtype="float64")
-        assert float(cupy.dot(singles[0], cupy.float32(2)).sum()) == 12
+        assert float(cupy.dot(singles[0], cupy.full((), 2, "float32")).sum()) == 12
         cupy.tensordot(singles, singles.astype("float64"), ([1], [1]))
         with pytest.raises(ValueError, match=r".*"):
             cupy.matmul(singles, singles)

@@ -12,7 +12,6 @@ from dxgemm import api
 from dxgemm.drop_in.routing import Hook, current
 from dxgemm.errors import UnsupportedProblemError
 
-_OPTIONS = {"out", "optimize"}  # of CuPy's functions that are understood here
 _ODD = "object"  # stands for the dtype of what is left to CuPy
 
 
@@ -47,24 +46,25 @@ def _einsum(subscripts: str, *operands: Any, optimize: Any = None, **options: An
     return api.einsum(subscripts, *operands, **options)
 
 
-# Owner, attribute, and what computes it by dxgemm.
-HOOKED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (cupy, "matmul", _matmul),
-    (cupy, "tensordot", _tensordot),
-    (cupy, "inner", _inner),
-    (cupy, "einsum", _einsum),
-    (cupy.ndarray, "__matmul__", _matmul),
-    (cupy.ndarray, "dot", _dot),  # which cupy.dot calls
+# Owner, attribute, what computes it by dxgemm, and the named arguments that this takes.
+HOOKED: tuple[tuple[Any, str, Callable[..., Any], tuple[str, ...]], ...] = (
+    (cupy, "matmul", _matmul, ("out",)),
+    (cupy, "tensordot", _tensordot, ("axes",)),
+    (cupy, "inner", _inner, ()),
+    (cupy, "einsum", _einsum, ("optimize",)),
+    (cupy.ndarray, "__matmul__", _matmul, ()),
+    (cupy.ndarray, "dot", _dot, ("out",)),  # which cupy.dot calls
 )
 _replaced: list[tuple[Any, str, Any]] = []
 
 
 def install() -> None:
     """Replace the functions."""
-    for owner, name, own in HOOKED:
+    for owner, name, own, options in HOOKED:
         _replaced.append((owner, name, vars(owner).get(name)))
         shown = f"cupy.{name}" if owner is cupy else f"cupy.ndarray.{name}"
-        setattr(owner, name, _hooked(Hook(shown, own, getattr(owner, name), _stream)))
+        hook = Hook(shown, own, getattr(owner, name), _stream)
+        setattr(owner, name, _hooked(hook, {*options}))
 
 
 def uninstall() -> None:
@@ -81,14 +81,14 @@ def _stream(*_: Any) -> int:
     return cupy.cuda.get_current_stream().ptr
 
 
-def _hooked(hook: Hook) -> Callable[..., Any]:
+def _hooked(hook: Hook, options: set[str]) -> Callable[..., Any]:
     @wraps(hook.theirs)
     def function(*arguments: Any, **named: Any) -> Any:
         patch = current()
         if patch is None:
             return hook.theirs(*arguments, **named)
         layout: list[Any] = [hook.name]
-        dtype = ""
+        dtype = "" if named.keys() <= options else _ODD
         for argument in (*arguments, *named.values()) if named else arguments:
             if isinstance(argument, cupy.ndarray):
                 own_dtype = argument.dtype
@@ -98,10 +98,8 @@ def _hooked(hook: Hook) -> Callable[..., Any]:
                 layout.append(repr(argument))
             else:
                 dtype = _ODD
-        if named and not named.keys() <= _OPTIONS:
-            dtype = _ODD
-        if dtype == _ODD:
-            layout = [hook.name, _ODD]
+        if dtype not in patch.dtypes:
+            layout = [hook.name, dtype]
         return patch.compute(hook, dtype, tuple(layout), arguments, named)
 
     return function

@@ -141,7 +141,7 @@ class Patch:
 
         Args:
             hook: function that is called.
-            dtype: name of the first operand's dtype.
+            dtype: name of the operands' dtype.
             layout: tells the layouts of the operands, and the function.
             arguments, named: arguments of the call.
         """
@@ -180,7 +180,7 @@ class Patch:
                 return CAPTURED  # asked again
             try:
                 reason = self._timed(hook, self._options[dtype], arguments, named, stream)
-            except DxgemmError as error:
+            except Exception as error:  # of memory, too: a trial has more results than one
                 reason = _text(error)
         if len(self._known) >= _MOST_LAYOUTS:
             self._known.clear()
@@ -238,7 +238,7 @@ class _Hooks:
 
 def install(call: str) -> None:
     """Hook CuPy and torch, as far as they are imported; each use is undone by `uninstall`."""
-    with _changing(call):
+    with changing(call):
         for library in LIBRARIES:
             if library in sys.modules:
                 module = import_module(f"{__package__}.{library}_hooks")
@@ -250,14 +250,14 @@ def install(call: str) -> None:
 
 def uninstall(call: str) -> None:
     """Remove the hooks after their last use."""
-    with _changing(call):
+    with changing(call):
         _Hooks.users -= 1
         while _Hooks.installed and not _Hooks.users:
             _Hooks.installed.pop().uninstall()
 
 
 @contextmanager
-def _changing(call: str) -> Iterator[None]:
+def changing(call: str) -> Iterator[None]:
     """Hold the lock; a signal handler or finalizer that interrupts its holder gets an error."""
     with _Hooks.lock:
         if _Hooks.is_changing:
@@ -280,7 +280,7 @@ def _has_precision(precision: Any, dtype: str) -> bool:
     return True
 
 
-def _text(error: DxgemmError) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

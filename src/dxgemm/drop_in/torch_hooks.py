@@ -55,11 +55,13 @@ def uninstall() -> None:
 def batch_invariant() -> Iterator[None]:
     """Compute products by batch-invariant kernels, in all threads, whatever patches are open."""
     routing.install("batch_invariant")
-    _State.invariant += 1
+    with routing.changing("batch_invariant"):
+        _State.invariant += 1
     try:
         yield
     finally:
-        _State.invariant -= 1
+        with routing.changing("batch_invariant"):
+            _State.invariant -= 1
         routing.uninstall("batch_invariant")
 
 
@@ -82,11 +84,13 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
             return hook.theirs(keyset, *operands, **factors)
         dtype = operands[-1].dtype
         name = _NAMES.get(dtype) or str(dtype)
-        layout: list[Any] = [hook.name, dtype]
-        if name in patch.dtypes:
-            layout += factors.values()
+        layout: list[Any] = [hook.name]
+        if name not in patch.dtypes:
+            layout.append(dtype)
+        else:
+            layout += factors.items()
             for operand in operands:
-                layout += operand.shape, operand.stride()
+                layout += operand.shape, operand.stride(), operand.dtype
         return patch.compute(hook, name, tuple(layout), (keyset, *operands), factors)
 
     return product
