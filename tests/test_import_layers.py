@@ -31,6 +31,7 @@ LAYERS = (
     ("lower",),
     ("call",),
     ("api",),
+    ("drop_in",),
     ("__init__",),
     ("tuning",),
     ("cli", "jax", "torch"),

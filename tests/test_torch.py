@@ -75,6 +75,7 @@ def launches(monkeypatch):
 
     gemm = dxgemm.gemm
     monkeypatch.setattr(dxgemm, "gemm", spy)
+    monkeypatch.setattr("dxgemm.api.gemm", spy)
     return calls
 
 

@@ -82,6 +82,10 @@ class Library(ABC):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         """Allocate an array of this library, row-major, on the device of `like`."""
 
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy an array of the same shape and dtype, or a number, into an array."""
+        target[...] = source
+
     @abstractmethod
     def view(
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
@@ -132,6 +136,10 @@ class CuPy(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         with like.device:
             return self._cupy.empty(shape, numpy_dtype(dtype))
+
+    def assign(self, target: Any, source: Any) -> None:
+        with target.device:
+            target[...] = source
 
     def view(
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
