@@ -17,7 +17,7 @@ from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, reductions
+    from dxgemm import epilogues, inners, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
-    from dxgemm.epilogues import epilogue
+    from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
     from dxgemm.runtime.counter import emulation_fallbacks
 
@@ -61,6 +61,8 @@ __all__ = [
     "gemm_grouped",
     "gemm_symmetric",
     "implementations",
+    "inner",
+    "inners",
     "matmul",
     "plan",
     "plan_grouped",
@@ -68,13 +70,14 @@ __all__ = [
     "reductions",
 ]
 
-_SUBMODULES = ("epilogues", "reductions")
+_SUBMODULES = ("epilogues", "inners", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "inner": "epilogues",
     "prepare": "call.prepared_operand",
 }
 
