@@ -116,7 +116,7 @@ def test_every_config(home, config, dtype):
     if not config.takes(dtype):
         pytest.skip("its accumulators do not fit")
     a, b = ints((200, 43), dtype), ints((43, 280), dtype, 1)
-    for name in ("l1", "min_plus"):
+    for name in ("l1", "min_plus") if dtype == "float32" else ("l1",):
         options = {"inner": getattr(inners, name), "implementation": ("tuned", config)}
         if config.cluster > 1 and name == "min_plus":
             with pytest.raises(errors.UnsupportedProblemError, match="over a cluster"):
@@ -196,6 +196,9 @@ def test_batches_and_matmul(home, dtype):
         sent = home.send(left), home.send(right)
         found = home.fetch(dxgemm.gemm(*sent, inner=inners.min_plus))
         assert (found == expected("min_plus", left, right)).all()
+    sent = home.send(a), home.send(b[0])
+    found = home.fetch(dxgemm.gemm(*sent, inner=inners.min_plus, batch_invariant=True))
+    assert (found == expected("min_plus", a, b[0])).all()
     vector = home.send(b[0, :, 0].copy())
     found = home.fetch(dxgemm.matmul(home.send(a), vector, inner=inners.l1))
     assert (found == expected("l1", a, b[0, :, :1])[..., 0]).all()
@@ -325,6 +328,10 @@ def a_total(total, x, y, z):
     return total
 
 
+def plain(x, y):
+    return x - y
+
+
 def returns_pair(x, y):
     return x, y
 
@@ -345,15 +352,18 @@ TABLE = [1.0, 2.0]
         (lambda x, y=1.0: x, {}, errors.EpilogueError, "function of .x, y."),
         (may_end, {}, errors.EpilogueError, "inner may_end: may_end can end without"),
         (lambda x, y: TABLE[0], {}, errors.EpilogueError, "could change under a compiled"),
+        (returns_pair, {}, errors.EpilogueError, "returns .* return one real number"),
+        (lambda x, y: x * 1j, {}, errors.EpilogueError, "return one real number"),
+        (plain, {"add": lambda t, v: (t, v), "identity": 0}, errors.EpilogueError, "one real"),
         (math.fmod, {}, errors.EpilogueError, "decorate a plain Python function"),
-        (slant, {"add": "mean"}, errors.SettingError, '"sum", "min", "max"'),
-        (slant, {"add": 3}, errors.EpilogueError, "plain Python function"),
-        (slant, {"add": lambda x: x, "identity": 0}, errors.EpilogueError, "total, value"),
-        (slant, {"add": slant}, errors.SettingError, "identity is None; pass the number"),
-        (slant, {"add": slant, "identity": "0"}, errors.SettingError, "identity is '0'"),
-        (slant, {"identity": 1.0}, errors.SettingError, "'sum' has its identity"),
-        (slant, {"finish": slant}, errors.EpilogueError, "function of a total"),
-        (slant, {"symmetric": 1}, errors.SettingError, "symmetric"),
+        (plain, {"add": "mean"}, errors.SettingError, '"sum", "min", "max"'),
+        (plain, {"add": 3}, errors.EpilogueError, "plain Python function"),
+        (plain, {"add": lambda x: x, "identity": 0}, errors.EpilogueError, "total, value"),
+        (plain, {"add": plain}, errors.SettingError, "identity is None; pass the number"),
+        (plain, {"add": plain, "identity": "0"}, errors.SettingError, "identity is '0'"),
+        (plain, {"identity": 1.0}, errors.SettingError, "'sum' has its identity"),
+        (plain, {"finish": plain}, errors.EpilogueError, "function of a total"),
+        (plain, {"symmetric": 1}, errors.SettingError, "symmetric"),
     ],
 )
 def test_functions_that_are_none(function, options, kind, match):
@@ -367,7 +377,6 @@ def test_refused_calls_leave_c(home):
     sent = home.send(a), home.send(b)
     wide = tuple(home.send(x.astype(np.complex64)) for x in (a, b))
     cases = [
-        (sent, {"inner": dxgemm.inner(returns_pair)}, errors.EpilogueError, "return"),
         (sent, {"inner": "l1"}, errors.EpilogueError, "pass one of dxgemm.inners"),
         (sent, {"inner": abs}, errors.EpilogueError, "pass one of dxgemm.inners"),
         (sent, {"epilogue": inners.l1}, errors.EpilogueError, "pass it as inner="),
@@ -428,6 +437,7 @@ def test_explain():
     told = dxgemm.explain(a, b, inner=inners.l1, epilogue=epilogues.relu)
     assert told.implementation == "tuned"
     assert "inner l1 | relu" in str(told)
+    assert told.work.flops == 2 * 9 * 11 * 6
     assert "multiply and add" in told.full()
     assert device_facts(0).name in str(told)
 

@@ -16,6 +16,7 @@ from dxgemm.epilogues import elementary
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.function import Epilogue, check_plain
 from dxgemm.epilogues.kinds import INNER, epilogue_error
+from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
 
@@ -92,11 +93,14 @@ class Inner(Epilogue):
     @property
     def operations(self) -> int:
         """Instructions per pair of elements, about: magnitudes and signs cost none."""
-        code = self.recorded.__code__
         called = [cell.cell_contents for cell in self.recorded.__closure__ or ()]
-        codes = [code, *(f.__code__ for f in called if isinstance(f, FunctionType))]
-        names = [step.opname for code in codes for step in dis.get_instructions(code)]
-        return max(2, sum(name in ("BINARY_OP", "COMPARE_OP") for name in names))
+        functions = [self.recorded, *(f for f in called if isinstance(f, FunctionType))]
+        count = sum(elementary_name(function) is not None for function in functions)
+        for function in functions:
+            if elementary_name(function) is None:
+                names = (step.opname for step in dis.get_instructions(function))
+                count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
+        return max(2, count)
 
     def start_of(self, dtype: str) -> Any:
         """Total of no values in the dtype of totals; of integers, the nearest to infinity."""
@@ -165,6 +169,7 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     is_symmetric = check_flag("symmetric", symmetric)
     check_plain(function, INNER)
     count = _count(function, (2, 3), "(x, y), or (total, x, y)")
+    _check_value(function, count)
     way = add if isinstance(add, str) else ""
     if isinstance(add, str):
         if add not in WAYS:
@@ -177,7 +182,7 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
         add, start = WAYS[add]
     else:
         check_plain(add, INNER)
-        _count(add, (2,), "(total, value)")
+        _check_value(add, _count(add, (2,), "(total, value)"))
         if not isinstance(identity, numbers.Real) or isinstance(identity, bool):
             raise SettingError(
                 f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
@@ -206,12 +211,25 @@ def _step_of(function: FunctionType, add: FunctionType) -> FunctionType:
 
 def _finish_of(function: Any) -> Epilogue:
     check_plain(function, INNER)
-    _count(function, (1,), "a total")
+    _check_value(function, _count(function, (1,), "a total"))
 
     def finish(value, row, col):  # type: ignore[no-untyped-def]
         return function(value)
 
     return Epilogue(update_wrapper(finish, function), ())  # type: ignore[arg-type]
+
+
+def _check_value(function: FunctionType, count: int) -> None:
+    """Refuse a function that returns no real number, as far as the host can tell."""
+    try:
+        with np.errstate(all="ignore"):
+            value = function(*[np.float32(1.0)] * count)
+    except Exception:  # of what only kernels compute
+        return
+    if not isinstance(value, numbers.Real | np.bool_ | None):  # None is found by its code
+        raise epilogue_error(
+            INNER + function.__name__, f"it returns {shown(value)}; return one real number."
+        )
 
 
 def _count(function: FunctionType, counts: tuple[int, ...], wanted: str) -> int:
