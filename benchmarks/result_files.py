@@ -23,6 +23,7 @@ SUITES = (
     "symmetric",
     "complex",
     "einsum",
+    "inner",
     "precision",
     "accuracy",
 )

@@ -24,7 +24,7 @@ LAYERS = (
     ("gpu",),
     ("problem",),
     ("epilogues",),
-    ("compiler", "reductions"),
+    ("compiler", "inners", "reductions"),
     ("runtime",),
     ("cublasdx",),
     ("choice",),

@@ -82,12 +82,15 @@ def make_store_from_smem(
         epilogue: None, or a `Fusion`.
         side: elements that are written; None for all. Without a reduction, and without pairs.
     """
-    from numba import cuda, int32
+    from numba import int32
 
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
+        cuda,
+        device_function,
         load_cluster,
         load_shared,
         store_shared,
@@ -117,9 +120,12 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
-    plus_vectors = make_plus_c(dtype, out_dtype, max(together, 1), width)
-    plus_vector, plus_pair, plus_element = (
-        make_plus_c(dtype, out_dtype, *shape) for shape in ((1, width), (2,), (1,))
+    shapes, plus = (
+        ((max(together, 1), width), (1, width), (2, 1), (1, 1)),
+        make_plus(epilogue, dtype),
+    )
+    plus_vectors, plus_vector, plus_pair, plus_element = (
+        make_plus_c(dtype, out_dtype, *shape, plus) for shape in shapes
     )
     # Element by element, a thread works on patches of `down` rows and `across` columns, these as
     # far apart as there are lanes in a row. So many patches lie side by side.
@@ -132,7 +138,7 @@ def make_store_from_smem(
     is_stored = reduction is None or reduction.is_stored
     is_finished_first = is_stored or split_k > 1 or bool(epilogue.stages)
 
-    inlined = cuda.jit(device=True, forceinline=True)
+    inlined = device_function
 
     def make_sum(count):
         """Device function that loads neighbours of the tile, summed over the cluster in order."""
@@ -311,13 +317,15 @@ def make_store_tile(
         threads: threads of a block.
         is_mirrored, side: see `triangle.stores`.
     """
-    from numba import cuda, int32
+    from numba import int32
 
+    from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
+        cuda,
+        device_function,
         load_vector,
         multiplied,
-        plus_scaled,
         scaled,
         store_shared,
         store_vector,
@@ -335,7 +343,9 @@ def make_store_tile(
     _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
     # keeps, it would be a hundred times as long.
-    is_direct = split_k == 1 and epilogue is None and not is_mirrored
+    is_direct = split_k == 1 and not is_mirrored
+    is_direct = is_direct and (epilogue is None or epilogue.is_stored_plainly)
+    plus = make_plus(epilogue, dtype)
     allows_vectors, allows_runs = (
         make_allows_vectors(dtype, size) for size in (VECTOR_BYTES, width * item_size)
     )
@@ -361,7 +371,7 @@ def make_store_tile(
                 values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
                 if beta != 0:  # written out, which keeps the schedule of `tuned`
                     added = load_vector(scalar, width, c.data, c_first + rows[i] * c.row + cols[i])
-                    values = plus_scaled(values, beta, added)
+                    values = plus(values, beta, added)
                 store_vector(out.data, out_first + rows[i] * out.row + cols[i], values)
         else:
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
@@ -379,4 +389,4 @@ def make_store_tile(
             if split_k > 1:
                 cluster_sync()  # until then, others read this block's shared memory
 
-    return cuda.jit(device=True, forceinline=True)(unroll(store_tile))
+    return device_function(unroll(store_tile))

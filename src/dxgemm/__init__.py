@@ -17,7 +17,7 @@ from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, reductions
+    from dxgemm import epilogues, inners, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
     from dxgemm.drop_in import patch
-    from dxgemm.epilogues import epilogue
+    from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
     from dxgemm.runtime.counter import emulation_fallbacks
 
@@ -69,6 +69,8 @@ __all__ = [
     "gemm_grouped",
     "gemm_symmetric",
     "implementations",
+    "inner",
+    "inners",
     "matmul",
     "patch",
     "plan",
@@ -78,7 +80,7 @@ __all__ = [
     "tensordot",
 ]
 
-_SUBMODULES = ("epilogues", "reductions")
+_SUBMODULES = ("epilogues", "inners", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
     "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",
@@ -86,6 +88,7 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "PreparedOperand": "call.prepared_operand",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "inner": "epilogues",
     "patch": "drop_in",
     "prepare": "call.prepared_operand",
     "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name

@@ -61,6 +61,7 @@ def gemm(
     *,
     out: Any = None,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
@@ -92,6 +93,9 @@ def gemm(
             to even, and clamped; NaN becomes 0): out has that dtype. It may end in a reduction, or
             be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
             stored only if out is passed.
+        inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
+            alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
+            beta is 0, or 1 to add c in the same way. For real operands, without a precision.
         implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
             (name, config, slices), where config may be its text and slices is the number of split-K
             slices, selects exactly that kernel.
@@ -129,8 +133,9 @@ def gemm(
             the kernel is not loaded yet.
 
     Notes:
-        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
-        with beta == 1 in place leaves every bit of c. Empty results launch nothing.
+        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c, or the
+        identity of `inner`. alpha == 0 with beta == 1 in place leaves every bit of c. Empty results
+        launch nothing.
         float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
         result is rounded once. int8 is multiplied, summed and scaled in int32, exactly modulo
         2**32.
@@ -142,7 +147,9 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        options = epilogue, implementation, precision, batch_invariant, mask, conjugate, stream
+        options = (
+            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate, stream
+        )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
         error.name_call("gemm")
@@ -160,6 +167,7 @@ def gemm_symmetric(
     triangle: Triangle = "both",
     out: Any = None,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     stream: Any = None,
@@ -186,6 +194,7 @@ def gemm_symmetric(
         epilogue: functions applied to each element that is written, as `gemm` has them; each of the
             two elements that share a sum gets its own row and column. No reductions, and none that
             takes pairs of columns.
+        inner: as `gemm` takes it, declared symmetric and without b.
         implementation, precision, stream: as `gemm` takes them. A named kernel that cannot compute
             half the tiles computes all of them, and another one writes the triangles.
 
@@ -210,7 +219,7 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
-        options = epilogue, implementation, precision, False, None, "", stream
+        options = epilogue, inner, implementation, precision, False, None, "", stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -229,6 +238,7 @@ def matmul(
     out: Any = None,
     alpha: Number = 1.0,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
@@ -247,7 +257,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes them.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes
+            them.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -262,7 +273,7 @@ def matmul(
         there is a launch for each index of the dimensions that do not.
     """
     multiply_matrices = partial(
-        gemm, alpha=alpha, implementation=implementation, precision=precision,
+        gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
         batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
     )  # fmt: skip
     try:

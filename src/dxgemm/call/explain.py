@@ -160,12 +160,15 @@ def _explain(
     form, program = decision.computation.form, decision.program
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
+    flops, peak = problem.flops, device.peak_tflops[problem.scalar_dtype]
+    if problem.inner is None:
+        peak = device.tensor_tflops.get(problem.arithmetic, peak)
+    else:  # its instructions are one operation each, a multiply-add is two
+        flops, peak = flops // 2 * problem.inner.operations, peak / 2
     roofline = Roofline(
-        flops=problem.flops,
+        flops=flops,
         bytes_moved=problem.bytes_moved,
-        peak_tflops=device.tensor_tflops.get(
-            problem.arithmetic, device.peak_tflops[problem.scalar_dtype]
-        ),
+        peak_tflops=peak,
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     work = Work(

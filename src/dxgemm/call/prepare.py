@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from dxgemm.call.epilogue import (
     CallEpilogue,
     check_epilogue_keys,
+    check_inner_factors,
     check_numbers,
     inspect_epilogue,
     kernel_operands,
+    with_inner,
     with_mask,
 )
 from dxgemm.call.factors import check_fits, complex_factor, integer, number
@@ -59,6 +61,7 @@ class Options(NamedTuple):
     """Options of a call, as `gemm` takes them."""
 
     epilogue: Any = None
+    inner: Any = None
     implementation: Any = None
     precision: Any = None
     batch_invariant: Any = False
@@ -76,15 +79,19 @@ def prepare(
     With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
     for its result. Takes the fields of `Options`, and returns those of a `Prepared`.
     """
-    epilogue, implementation, precision, is_invariant, mask, conjugate, stream = options
+    epilogue, inner, implementation, precision, is_invariant, mask, conjugate, stream = options
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
+    if inner is not None:
+        epilogue = with_inner(inner, epilogue)
     if is_invariant is not False:
         implementation = with_batch_invariance(implementation, is_invariant)
     is_real = True
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = number("<alpha>", alpha), number("<beta>", beta)
         is_real = type(alpha) is float and type(beta) is float
+    if inner is not None:
+        check_inner_factors(inner, alpha, beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -248,7 +255,9 @@ def _special(
     prepared = prepared._replace(ordered=_verified_and_ordered(route, named, prepared.stream))
     if route.is_degenerate:
         *before, alpha, beta = prepared.call[:6]
-        alpha = 0 if route.resolved.problem.k == 0 else alpha
+        inner = None if epilogue is None else epilogue.shape.inner
+        if route.resolved.problem.k == 0 and (inner is None or inner.takes_factors):
+            alpha = 0
         if _changes_nothing(route, beta, named["out"], epilogue):
             return prepared._replace(launch=None)
         prepared = prepared._replace(call=(*before, alpha, beta, *prepared.call[6:]))

@@ -12,6 +12,7 @@ from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
     refuse_missing_out,
+    refuse_with_inner,
     refuse_with_mask,
     takes_flattened_rows,
 )
@@ -78,7 +79,7 @@ def resolve(asked: Asked) -> Resolved:
             options that no kernel computes.
     """
     layouts, epilogue = asked.layouts, asked.epilogue
-    if asked.is_complex and epilogue is not None:
+    if asked.is_complex and epilogue is not None and epilogue.inner is None:
         epilogue = complex_epilogue(epilogue)
         asked = asked._replace(epilogue=epilogue)
     problem, shape = define_problem(
@@ -101,6 +102,9 @@ def resolve(asked: Asked) -> Resolved:
         results = _check_epilogue(asked, epilogue, problem, shape)
     ordinal = _find_ordinal(layouts)
     device = device_facts(ordinal)
+    if epilogue is not None and epilogue.inner is not None:
+        how = asked.precision, asked.triangle, asked.adds_transpose, device.arch
+        refuse_with_inner(epilogue.inner, problem.dtype, *how)
     flat = None if asked.is_symmetric else _flattened(asked, problem, shape)
     problem = flat or problem
     strides: OperandStrides = ()

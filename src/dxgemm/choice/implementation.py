@@ -151,7 +151,7 @@ class Implementation(ABC):
     def refuses(self) -> Callable[[Problem], str | None]:
         """Faster `supports`, for a dtype that has configs and for results that every kernel stores.
 
-        Results of pairs of columns and of int8 are not.
+        Results of pairs of columns and of int8 are not. Nor are inner functions taken by all.
         """
         return self.supports
 
@@ -235,6 +235,8 @@ class KernelFile(Implementation):
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
         if problem.takes_pairs and not self.kernel.takes_pairs:
             return "its threads do not store pairs of columns, which the epilogue takes"
+        if problem.inner is not None and not self.kernel.takes_inner:
+            return "its instructions multiply and add, and compute no inner function"
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
         if problem.mask_block and not self.kernel.takes_masks:

@@ -15,7 +15,7 @@ from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     exclusion,
-    fits_mask,
+    fits_config,
     fitting_configs,
     is_sliceable,
     legal_kernels,
@@ -234,12 +234,12 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    if only is not None or problem.mask_block or is_large:
+    if only is not None or problem.mask_block or problem.inner or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
             if (only is None or (row.config == config and not row.fill))
-            and fits_mask(row.implementation, row.config, problem)
+            and fits_config(row.implementation, row.config, problem)
         ]
         if is_large:
             # A grid has a block for each tile; the launch refuses what is left.
@@ -358,8 +358,13 @@ def _named(
     reason = misfit(config, problem.dtype, device.arch, device.smem_bytes_per_block)
     if reason is not None:
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
-    if not fits_mask(chosen, config, problem):
+    if not fits_config(chosen, config, problem):
         block = problem.mask_block
+        if not block:
+            raise UnsupportedProblemError(
+                f"gemm: {name} {config} adds up sums over a cluster, which {problem.inner.name} "
+                "does not make; name another config, or none."
+            )
         raise UnsupportedProblemError(
             f"gemm: {name} {config} has tiles that reach beyond a block of the mask, {block} x "
             f"{block}; name another config, or none."
