@@ -155,6 +155,22 @@ def test_the_smaller_operand_is_copied(values):
     assert steps.copied == small.size, str(steps)
 
 
+def test_an_operand_without_contiguous_lines_is_copied_where_it_is_read_often(values):
+    scattered = values((8, 10))[::2, ::2]
+    for cols, copied in ((4, 0), (64, scattered.size)):
+        steps = dxgemm.explain_einsum("ij,jk->ik", scattered, values((5, cols)))
+        assert steps.copied == copied, str(steps)
+
+
+def test_sums_are_products_with_ones(values):
+    steps = dxgemm.explain_einsum("ijk,jl->il", values((2, 3, 4)), values((3, 5)))
+    assert [str(step).split(":")[0].split() for step in steps.steps] == [
+        ["ones", "for", "sums"],
+        ["product", "ijk,1->ij"],
+        ["product", "ij,jl->il"],
+    ]
+
+
 def test_a_short_dimension_is_looped_over_instead_of_large_copies(values):
     query, key = (np.broadcast_to(np.float32(1), (2, 1024, 4, 256)).copy() for _ in range(2))
     steps = dxgemm.explain_einsum("bqhd,bkhd->bhqk", query, key)

@@ -294,3 +294,55 @@ def test_what_cupy_computes(cupy):
             singles @ singles.T
     seen = patch.report()
     assert sum(seen.routed.values()) + sum(seen.fell_through.values()) == 3
+
+
+def test_transforms_of_torch(torch, random):
+    """vmap, derivatives by functions, inference mode, fake tensors and compiled code."""
+    from torch._subclasses import FakeTensorMode
+
+    stack, other = random(2, 3, 4), random(2, 4, 5)
+    a, b = stack[0], other[0]
+
+    def loss(a, b):
+        return (a @ b).square().sum()
+
+    compiled = torch.compile(lambda a, b: a @ b, backend="eager")
+    calls = {
+        "vmap": lambda: torch.vmap(torch.mm)(stack, other),
+        "grad": lambda: torch.func.grad(loss)(a, b),
+        "jvp": lambda: torch.func.jvp(loss, (a, b), (a, b))[1],
+        "compiled": lambda: compiled(a, b),
+    }
+    expected = {name: call() for name, call in calls.items()}
+    with dxgemm.patch(only=None) as patch:
+        found = {name: call() for name, call in calls.items()}
+        with torch.inference_mode():
+            found["inference"] = torch.mm(a, b)
+        routed = sum(patch.report().routed.values())
+        with FakeTensorMode() as mode:
+            fake = torch.mm(mode.from_tensor(a), mode.from_tensor(b))
+    assert fake.shape == (3, 5) and sum(patch.report().routed.values()) == routed > 4
+    expected["inference"] = torch.mm(a, b)
+    for name, wanted in expected.items():
+        torch.testing.assert_close(found[name], wanted)
+    assert not patch.report().fell_through, str(patch.report())
+
+
+@pytest.mark.gpu
+def test_graphs_of_torch(torch, random):
+    a, b = random(64, 64), random(64, 64)
+    expected = torch.mm(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with dxgemm.patch() as patch, torch.cuda.graph(graph):
+        found = torch.mm(a, b)
+    graph.replay()
+    assert patch.report().fell_through == {("torch.mm", routing.CAPTURED): 1}
+    assert torch.equal(found, expected)
+    with dxgemm.patch(only=None) as patch:
+        torch.mm(a, b)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = torch.mm(a, b)
+    a *= 2
+    graph.replay()
+    assert patch.report().routed == {"torch.mm": 2} and torch.equal(found, 2 * expected)

@@ -1,7 +1,7 @@
 """Steps of a contraction: products, and the copies that they need.
 
 Operands, copies and products have slots, in this order. A label that one operand alone has, and the
-result has not, is summed first, by a product with a broadcast one.
+result has not, is summed first, by a product with a vector of ones.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ class Assign(NamedTuple):
         return f"copy     to out: {prod(self.target.shape)} elements"
 
 
-class One(NamedTuple):
-    """Step that takes the next slot for a single one, which is broadcast to sum by products."""
+class Ones(NamedTuple):
+    """Step that makes a vector of ones, which takes the next slot, to sum by a product with it."""
+
+    size: int
 
     def __str__(self) -> str:
-        return "one      for sums"
+        return f"ones     for sums: {self.size} elements"
 
 
 class Product(NamedTuple):
@@ -92,7 +94,7 @@ class Contraction:
     """
 
     title: str
-    steps: tuple[Copy | Assign | One | Product, ...]
+    steps: tuple[Copy | Assign | Ones | Product, ...]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     is_plain: bool
@@ -208,7 +210,7 @@ class _Planner:
         terms: strides of the array in each slot by label.
         target, target_size: slot of the array that is written, and bytes of its elements.
         steps: the steps so far.
-        one: slot of the one for sums.
+        ones: slots of ones.
     """
 
     sizes: Mapping[str, int]
@@ -216,8 +218,8 @@ class _Planner:
     terms: list[dict[str, int]]
     target: int | None
     target_size: int
-    steps: list[Copy | Assign | One | Product] = field(default_factory=list)
-    one: int | None = None
+    steps: list[Copy | Assign | Ones | Product] = field(default_factory=list)
+    ones: set[int] = field(default_factory=set)
 
     def contract(
         self, slots: Sequence[int], kept: Sequence[str], *,
@@ -229,7 +231,7 @@ class _Planner:
             a, b = (self._sum(slot, self._runs(slot, shared.union(kept))) for slot in slots)
         else:
             *runs, last = self._runs(slots[0], kept) or [()]
-            a, b = self._sum(slots[0], runs), self._one_along(last)
+            a, b = self._sum(slots[0], runs), self._ones(last)
         if not is_last:
             return self._multiply(a, b, kept)
         is_swapped = self.target is None and not in_order and may_swap
@@ -247,17 +249,17 @@ class _Planner:
         """Sum over each run of labels."""
         for run in runs:
             kept = [label for label in self.terms[slot] if label not in run]
-            slot = self._multiply(slot, self._one_along(run), kept)
+            slot = self._multiply(slot, self._ones(run), kept)
         return slot
 
-    def _one_along(self, labels: Labels) -> int:
-        """Slot of the one, which is broadcast along labels."""
-        if self.one is None:
-            self.one = self._add(One(), {})
-        self.terms[self.one] = dict.fromkeys(labels, 0)
-        return self.one
+    def _ones(self, labels: Labels) -> int:
+        """Slot of ones along labels."""
+        size = prod(self.sizes[label] for label in labels)
+        slot = self._add(Ones(size), contiguous(labels, self.sizes, ITEM_SIZES[self.dtype]))
+        self.ones.add(slot)
+        return slot
 
-    def _add(self, step: Copy | One | Product, term: Steps) -> int:
+    def _add(self, step: Copy | Ones | Product, term: Steps) -> int:
         """Add a step; returns the slot that it takes."""
         self.steps.append(step)
         self.terms.append({**term})
@@ -296,8 +298,8 @@ class _Planner:
         return target
 
     def _named(self, slot: int) -> str:
-        """Labels of an array; those of the one are not its own."""
-        return "1" if slot == self.one else "".join(self.terms[slot])
+        """Labels of an array; those of ones are not their own."""
+        return "1" if slot in self.ones else "".join(self.terms[slot])
 
     def _copied(self, slot: int, steps: Steps, is_copied: bool) -> int:
         """Slot of a copy with these strides, whose labels are in the order of memory."""

@@ -18,7 +18,7 @@ import numpy as np
 from dxgemm.call.contraction_plan import (
     Assign,
     Contraction,
-    One,
+    Ones,
     Product,
     Subscripts,
     View,
@@ -72,8 +72,8 @@ class Call(NamedTuple):
                     continue
                 if step.is_last and contraction.is_plain:
                     return finished(new)
-            elif isinstance(step, One):
-                new = _copied(slots[0], (1,), 1)
+            elif isinstance(step, Ones):
+                new = _copied(slots[0], (step.size,), 1)
             else:
                 source = _viewed(slots, step.source)
                 new = _copied(slots[step.source.slot], step.source.shape, source)
