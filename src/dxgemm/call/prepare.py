@@ -129,8 +129,11 @@ def prepare(
     elif c is not None or is_explained:
         result, target = c, c_pointer
     else:
-        result, target = _new_result(route, library, a)
-        anchor = result
+        resolved = route.resolved
+        anchor = result = library.empty(resolved.shape, resolved.problem.out_dtype, a)
+        target, new_key = library.inspect(result)
+        if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
+            library.check("out", result, new_key)
     if call_epilogue is not None and has_results and not is_explained:
         result = call_epilogue.results(route.resolved.results, keys[0], a)
 
@@ -212,16 +215,6 @@ def _exported(a: Any, b: Any, c: Any, out: Any, stream: int | None) -> tuple[Any
         if not (name == "b" and b is a)  # one export serves both
     }
     return made["a"], made.get("b", made["a"]), made["c"], made["out"]
-
-
-def _new_result(route: Route, library: Library, like: Any) -> tuple[Any, int]:
-    """Allocate the result of a call that has neither c nor out; return its address too."""
-    resolved = route.resolved
-    result = library.empty(resolved.shape, resolved.problem.out_dtype, like)
-    target, key = library.inspect(result)
-    if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
-        library.check("out", result, key)
-    return result, target
 
 
 def run(prepared: tuple[Any, ...]) -> Any:
