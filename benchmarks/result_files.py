@@ -22,6 +22,8 @@ SUITES = (
     "skinny",
     "symmetric",
     "complex",
+    "einsum",
+    "inner",
     "precision",
     "accuracy",
 )

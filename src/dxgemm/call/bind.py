@@ -72,13 +72,8 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     if not asked.is_complex:
         return Computation(problem if resolved.pieces else with_triangle(problem, asked), results)
     is_reduced = problem.reduction is not None
-    form = form_of_call(
-        stored_problem(problem) if is_reduced else problem,
-        asked.layouts,
-        asked.triangle,
-        asked.implementation,
-        resolved.device,
-    )
+    stored = stored_problem(problem) if is_reduced else problem
+    form = form_of_call(stored, asked, resolved.device)
     return Computation(form.product, results, form, problem if is_reduced else None)
 
 

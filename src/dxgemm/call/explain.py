@@ -160,12 +160,15 @@ def _explain(
     form, program = decision.computation.form, decision.program
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
+    flops, peak = problem.flops, device.peak_tflops[problem.scalar_dtype]
+    if problem.inner is None:
+        peak = device.tensor_tflops.get(problem.arithmetic, peak)
+    else:  # its instructions are one operation each, a multiply-add is two
+        flops, peak = flops // 2 * problem.inner.operations, peak / 2
     roofline = Roofline(
-        flops=problem.flops,
+        flops=flops,
         bytes_moved=problem.bytes_moved,
-        peak_tflops=device.tensor_tflops.get(
-            problem.arithmetic, device.peak_tflops[problem.scalar_dtype]
-        ),
+        peak_tflops=peak,
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     work = Work(
@@ -199,7 +202,7 @@ def _explain(
         candidate.slices,
         candidate.reason,
         aligned=tuple(implementation.computed(part).padded),
-        accuracy=implementation.accuracy(part),
+        accuracy=implementation.kernel.accuracy(part),
         fallback=implementation.fallback(part, config),
         candidates=tuple(
             (str(other), other.us)
@@ -237,7 +240,7 @@ def _grid(candidate: Candidate, part: Problem, device: DeviceFacts) -> Grid:
         if blocks is not None and tiles is not None:
             waves = count_waves(tiles, blocks, device.sm_count * per_sm.blocks)
     shares_tiles = config is not None and config.smem_bytes(part.dtype) > 0
-    tile = implementation.result_tile(config, part) if shares_tiles else None
+    tile = implementation.kernel.result_tile(config, part) if shares_tiles else None
     return Grid(
         blocks,
         getattr(config, "threads", None),
