@@ -159,7 +159,7 @@ def to_dtype(array: Any, dtype: str) -> Any:
 def widened(array: Any) -> Any:
     """Convert an array to float64 or complex128, in CuPy or, in the simulator, in NumPy."""
     if type(array).__module__ == "torch":
-        return xp.from_dlpack(array.double())
+        array = xp.from_dlpack(array if array.is_complex() else array.double())
     return array.astype("complex128" if array.dtype.kind == "c" else "float64")
 
 
