@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pytest
-from comparison import SMOKE, make_timer
-from interleave import replay, replay_clock
+from cases import SMOKE, Call, Case, Operands, own
+from measuring import OWN, Found, Row, bench, fields, first_times
 from oracle.compare import compare
 from oracle.inputs import random
 from oracle.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
@@ -26,10 +24,9 @@ from oracle.libraries import LIBRARIES
 from oracle.reference import Reference, product
 
 import dxgemm
-from dxgemm import errors
+from dxgemm.errors import UnsupportedProblemError
 from dxgemm.problem.define import contiguous_problem
 
-AUTOMATIC = "automatic"  # what implementation=None takes
 LINES = 6 if SMOKE else 256  # m and n
 DEPTHS = (8,) if SMOKE else (64, 256, 1024, 4096, 16384)
 ACCURACY_KINDS = ("float32", "float64") if SMOKE else FLOAT_KINDS
@@ -41,20 +38,57 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
 
 DATA: dict[str, Callable[..., np.ndarray]] = {"normal": random, "uniform": uniform}
 
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 home = LIBRARIES["numpy" if SMOKE else "cupy"]
 
 
 @dataclass(frozen=True)
-class AccuracyCase:
+class AccuracyCase(Case):
     """One product; `kind` is a name from `tests/oracle/kinds.py`."""
 
-    kind: str
-    data: str
-    k: int
+    kind: str = ""
+    data: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.data}-{self.k}"
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """a and b on the host, and on the device, with b by the order of its storage."""
+        shapes, own_rng = ((LINES, self.k), (self.k, LINES)), np.random.default_rng(0)
+        a, b = (DATA[self.data](own_rng, shape, self.dtype) for shape in shapes)
+        x = Operands(host=(a, b), a=home.send(a), b=home.send(b))
+        x.b_by_columns = home.send(np.ascontiguousarray(b.T)).T
+        return x
+
+    def expected(self, x: Operands) -> Reference:
+        return product(*x.host, self.precision)
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        call()
+        result = home.fetch(x.out)
+        unit = limits(KINDS[self.kind].scalar_dtype).eps * expected.magnitude
+        wide = result.astype(expected.value.dtype)
+        error = (np.abs(wide - expected.value) / unit).astype(float)
+        return {
+            "arrangement": x.arrangement,
+            "max_error": float(error.max()),
+            "rms_error": float(np.sqrt(np.square(error).mean())),
+            "ratio": compare(result, expected).ratio,
+        }
+
+
+def in_either_layout(implementation: str | None) -> Callable[[Case, Operands], dxgemm.Plan]:
+    """Variant: with b as an implementation takes it."""
+
+    def make(case: Case, x: Operands) -> dxgemm.Plan:
+        x.out = home.send(np.full((LINES, LINES), np.nan, numpy_dtype(case.out_dtype)))
+        try:
+            x.arrangement = "row_row_row"
+            return own(implementation)(case, Operands(a=x.a, b=x.b, out=x.out))
+        except UnsupportedProblemError:
+            x.arrangement = "row_col_row"
+            return own(implementation)(case, Operands(a=x.a, b=x.b_by_columns, out=x.out))
+
+    return make
 
 
 def names_of(kind: str) -> list[str]:
@@ -75,76 +109,35 @@ def names_of(kind: str) -> list[str]:
         has_configs = bool(implementation.configs(wanted.dtype))  # some have none on the simulator
         if not implementation.is_own or (has_configs and computes and not is_plain):
             names.append(implementation.name)
-    return [AUTOMATIC, *names]
+    return [OWN, *names]
 
 
-@lru_cache(maxsize=1)
-def operands(case: AccuracyCase) -> tuple[Any, dict[str, Any], Reference]:
-    """a, b by the order of its storage, and their product."""
-    wanted, fill = KINDS[case.kind], DATA[case.data]
-    rng = np.random.default_rng(0)
-    a, b = (fill(rng, shape, wanted.dtype) for shape in ((LINES, case.k), (case.k, LINES)))
-    stored = {"row": home.send(b), "col": home.send(np.ascontiguousarray(b.T)).T}
-    return home.send(a), stored, product(a, b, wanted.precision)
+def list_rows() -> list[Row]:
+    rows = []
+    for kind in ACCURACY_KINDS:
+        names = {name: in_either_layout(None if name == OWN else name) for name in names_of(kind)}
+        wanted = KINDS[kind]
+        problem = {"dtype": wanted.dtype, "precision": wanted.precision, "kind": kind}
+        problem |= {"m": LINES, "n": LINES}
+        if wanted.out_dtype != wanted.dtype:
+            problem["result_dtype"] = wanted.out_dtype
+        rows += [
+            Row(AccuracyCase(**problem, k=k, data=data), names) for data in DATA for k in DEPTHS
+        ]
+    return rows
 
 
-@pytest.fixture(scope="module")
-def timer() -> Any:
-    return make_timer()
+def measure_errors(row: Row) -> Found:
+    found = first_times(row.case, row.variants)
+    for one in found.values():
+        one.samples_s = [one.call_s]
+    return found
 
 
-@pytest.mark.parametrize(
-    ("case", "name"),
-    [
-        pytest.param(case, name, id=f"{case}-{name}")
-        for kind in ACCURACY_KINDS
-        for data in DATA
-        for case in (AccuracyCase(kind, data, k) for k in DEPTHS)
-        for name in names_of(kind)
-    ],
-)
-def bench_accuracy(benchmark: Any, timer: Any, case: AccuracyCase, name: str) -> None:
-    wanted = KINDS[case.kind]
-    a, stored, reference = operands(case)
-    out = home.send(np.full((LINES, LINES), np.nan, numpy_dtype(wanted.out_dtype)))
-    implementation = None if name == AUTOMATIC else name
-    refusal = ""
-    for order, b in stored.items():
-        arrangement = f"row_{order}_row"
-        try:
-            plan = dxgemm.plan(
-                a, b, out=out, implementation=implementation, precision=wanted.precision
-            )
-            break
-        except errors.UnsupportedProblemError as error:
-            refusal = str(error)
-    else:
-        pytest.skip(refusal)
-    plan()
-    result = home.fetch(out)
-    unit = limits(wanted.scalar_dtype).eps * reference.magnitude
-    error = (np.abs(result.astype(reference.value.dtype) - reference.value) / unit).astype(float)
-    explanation = plan.explain()
-    seconds = timer([plan])
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        kind=case.kind,
-        data=case.data,
-        dtype=wanted.dtype,
-        m=LINES,
-        n=LINES,
-        k=case.k,
-        arrangement=arrangement,
-        epilogue="none",
-        implementation=name,
-        answered_by=explanation.choice.implementation,
-        config=None if explanation.choice.config is None else str(explanation.choice.config),
-        slices=explanation.choice.slices,
-        gpu_us=1e6 * seconds,
-        tflops=2e-12 * LINES * LINES * case.k / seconds,
-        vs_cublas=None,  # not interleaved
-        max_error=float(error.max()),
-        rms_error=float(np.sqrt(np.square(error).mean())),
-        ratio=compare(result, reference).ratio,
-    )
-    replay(benchmark, [seconds])
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    choice = found[name].explanation.choice
+    more = {"answered_by": choice.implementation, "slices": choice.slices}
+    return fields(row, name, found, ()) | {"implementation": name} | more
+
+
+bench_accuracy = bench(list_rows(), describe, measuring=measure_errors)

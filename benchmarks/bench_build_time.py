@@ -13,31 +13,142 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from itertools import count, product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytest
-from interleave import replay, replay_clock
+from cases import SMOKE
+from measuring import OWN, Found, Measured, Row, bench
 
-from dxgemm import errors
-from dxgemm.gpu.status import simulator_enabled
+from dxgemm.errors import MissingPackageError
 
-SMOKE = simulator_enabled()
-ROUNDS = 1 if SMOKE else 3
-UNCOUNTED = 0 if SMOKE else 1
+ROUNDS, UNCOUNTED = (1, 0) if SMOKE else (3, 1)
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
-PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
-AUTOMATIC = "automatic"
 IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
-FIRST_CALLS = ["coalesced", AUTOMATIC]
+FIRST_CALLS = ["coalesced", OWN]
+PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
+BUILT = "coalesced" if SMOKE else "tuned"
+ARCH = "sm_90a"  # of the pipeline, and of a smoke run's kernels
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+# Sums of products of such integers are exact.
+OPERANDS = f"""
+import numpy as np
+rng = np.random.default_rng(0)
+a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{}}") for _ in range(3))
+expected, wait, fetch = a @ b, lambda: None, lambda: out
+"""
+# Operands on the GPU, and the library's context.
+UPLOADS = {
+    "numpy": "",
+    "cupy": """
+import cupy
+a, b, out = map(cupy.asarray, (a, b, out))
+wait, fetch = cupy.cuda.Device().synchronize, lambda: out.get()
+wait()
+""",
+    "torch": """
+import torch
+a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
+wait, fetch = torch.cuda.synchronize, lambda: out.cpu()
+wait()
+""",
+}
+GEMM = """
+import dxgemm
+dxgemm.gemm(a, b, out=out, implementation={!r})
+wait()
+"""
+CHECK = "np.testing.assert_array_equal(fetch(), expected)"
+NVMATH = """
+try:
+    from nvmath_pipeline import nvmath_pipeline
+    nvmath_pipeline(a, b, out)()
+    wait()
+except Exception as error:  # of whatever type: what it lacks shows when it is used
+    unavailable = str(error)
+"""
+SPEC = """
+from dataclasses import replace
+from dxgemm import epilogues
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import obtain_kernel
+from dxgemm.lower.ahead import common_specs
+from dxgemm.problem.fusion import Fusion
+spec = common_specs(find_implementation("{}"), ("{}",))[0]
+"""
+KERNEL = f"obtain_kernel(spec, '{ARCH}')\nreturned = str(spec)"
+BUILD = "returned = len(dxgemm.build(arch={}, dtypes=('float32',), implementations=('{}',)))"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A step that is taken in new processes.
+
+    Attributes:
+        step: its name in the results.
+        code: setup, step and check, as `fresh_process.py` takes them.
+        cache: kernel cache: "warm", "cold", or "wheel", an empty one beside an installed wheel.
+        problem: fields of the results.
+        is_long: True if it is sampled once, on the compiler even in a smoke run.
+    """
+
+    step: str
+    code: Sequence[str] = ()
+    cache: str = "warm"
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    is_long: bool = False
+
+    def __str__(self) -> str:
+        return "-".join(map(str, (self.step, *self.problem.values())))
+
+
+def problem_of(dtype: str, implementation: str) -> dict[str, Any]:
+    return {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
+
+
+def first_call(step: str, cache: str, library: str, dtype: str, implementation: str) -> Start:
+    """The first gemm, after the library, its context and the operands."""
+    named = None if implementation == OWN else implementation
+    code = OPERANDS.format(dtype) + UPLOADS[library], GEMM.format(named), CHECK
+    return Start(step, code, cache, problem_of(dtype, implementation))
+
+
+def list_starts() -> list[Start]:
+    home = "numpy" if SMOKE else "cupy"
+    starts = [Start(each, ("import numpy", each, "")) for each in IMPORTS]
+    calls = list(product(DTYPES, FIRST_CALLS))
+    if not SMOKE:  # the simulator loads no kernels
+        starts += [first_call("first call, wheels", "wheel", home, *call) for call in calls]
+        # Before NumPy's there is no CUDA context.
+        starts += [
+            first_call(f"first call, wheels, {library}", "wheel", library, "float32", OWN)
+            for library in ("torch", "numpy")
+            if find_spec(library)
+        ]
+    starts += [
+        first_call(f"first call, {cache} cache", cache, home, *call)
+        for cache in ("warm", "cold")
+        for call in calls
+    ]
+    if not SMOKE:
+        path = f"\nimport sys, dxgemm\nsys.path.append({str(EXAMPLES)!r})"
+        code = OPERANDS.format("float64") + UPLOADS["cupy"] + path, NVMATH, ""
+        step, problem = "nvmath.device pipeline, one shape", problem_of("float64", "nvmath.device")
+        starts.append(Start(step, code, "cold", problem, is_long=True))
+    code = "import dxgemm", BUILD.format(repr(ARCH) if SMOKE else None, BUILT), ""
+    problem = {"dtype": "float32", "implementation": BUILT}
+    return [*starts, Start("build ahead", code, "cold", problem, is_long=True)]
 
 
 def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
@@ -49,45 +160,46 @@ def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
 
 
 def run_fresh(
-    cache: Path, *arguments: str, simulator: bool = SMOKE, path: Path | None = None
+    cache: Path, code: Sequence[str], simulator: bool = SMOKE, path: Path | None = None
 ) -> dict[str, Any]:
     """Run one step in a new process, where packages in the folder `path` are installed too."""
     environment = environment_with(cache, simulator)
     if path:
         known = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, str(path))))
-    command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *code]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
 
-def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: object) -> None:
-    """Hand the samples to pytest-benchmark."""
-    seconds = [sample["seconds"] for sample in samples]
-    benchmark.group = step
-    benchmark.extra_info.update(
-        step=step,
-        seconds=statistics.median(seconds),
-        loaded=samples[-1]["loaded"],
-        **problem,
-    )
-    replay(benchmark, seconds)
+def measured(samples: Sequence[dict[str, Any]]) -> Measured:
+    last = samples[-1]
+    facts = {"loaded": last["loaded"]}
+    if last.get("returned"):
+        facts["kernels" if isinstance(last["returned"], int) else "kernel"] = samples[0]["returned"]
+    return Measured(samples_s=[sample["seconds"] for sample in samples], facts=facts)
 
 
-@pytest.mark.parametrize("statement", IMPORTS)
-def bench_import(benchmark: Any, tmp_path: Path, statement: str) -> None:
-    """The package alone, and the modules of `gemm` as well, after `import numpy`."""
-    samples = [run_fresh(tmp_path, "import", statement) for _ in range(UNCOUNTED + ROUNDS)]
-    report(benchmark, statement, samples[UNCOUNTED:])
-    assert not samples[-1]["loaded"]
+def measure_start(row: Row) -> Found:
+    start, samples = row.case, []
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
+            folder = Path(name, str(number) if start.cache == "cold" else "kernels")
+            path = wheel() if start.cache == "wheel" else None
+            samples.append(run_fresh(folder, start.code, SMOKE and not start.is_long, path))
+        is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
+    if samples[0]["unavailable"]:
+        return {OWN: Measured(refusal=samples[0]["unavailable"])}
+    one = measured(samples if start.is_long else samples[UNCOUNTED:])
+    assert not is_built, "a kernel was built that is in the wheel"
+    assert SMOKE or start.cache == "cold" or not one.facts["loaded"], one.facts["loaded"]
+    return {OWN: one}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@cache
+def wheel() -> Path:
     """Folder in which a wheel of this GPU's kernels for the first calls is installed."""
-    if SMOKE:
-        pytest.skip("the simulator loads no kernels")
     from dxgemm.choice.selection import choose
     from dxgemm.compiler import build_kernels
     from dxgemm.compiler.wheels import package_name, write_kernels
@@ -96,144 +208,63 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dxgemm.runtime.device import device_facts
     from dxgemm.tuning.measure import candidate_specs
 
-    device = device_facts(0)
-    arch, folder = device.arch, tmp_path_factory.mktemp("wheel")
-    specs = kernel_specs(tuple(DTYPES), ("coalesced",), arch)
+    device, folder = device_facts(0), Path(tempfile.mkdtemp())
+    specs = kernel_specs(tuple(DTYPES), ("coalesced",), device.arch)
     for dtype in DTYPES:
         problem = contiguous_problem(dtype, SIZE, SIZE, SIZE)
         specs += candidate_specs(problem, choose(problem, device))
-    built = build_kernels([(spec, arch) for spec in specs])
-    kernels = {spec.key(arch): kernel for spec, kernel in zip(specs, built)}
-    write_kernels(folder / package_name(arch), arch, kernels)
+    built = build_kernels([(spec, device.arch) for spec in specs])
+    kernels = {spec.key(device.arch): kernel for spec, kernel in zip(specs, built)}
+    write_kernels(folder / package_name(device.arch), device.arch, kernels)
     return folder
 
 
-def gemm_arguments(library: str, dtype: str, implementation: str) -> list[str]:
-    """Arguments of `fresh_process.py` for the first gemm, by a kernel or the choice."""
-    named = [f"--implementation={implementation}"] if implementation != AUTOMATIC else []
-    return ["gemm", f"--library={library}", f"--dtype={dtype}", f"--size={SIZE}", *named]
-
-
-@pytest.mark.parametrize(
-    "library, dtype, implementation",
-    [
-        *product(["cupy"], DTYPES, FIRST_CALLS),
-        ("torch", "float32", AUTOMATIC),
-        ("numpy", "float32", AUTOMATIC),  # no CUDA context is there before
-    ],
-)
-def bench_first_call_with_wheel(
-    benchmark: Any, tmp_path: Path, wheel: Path, library: str, dtype: str, implementation: str
-) -> None:
-    """The first gemm as below; its kernel comes from a wheel, and the cache stays empty."""
-    pytest.importorskip(library)
-    arguments = gemm_arguments(library, dtype, implementation)
-    samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(UNCOUNTED + ROUNDS)]
-    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    step = "first call, wheels" + (f", {library}" if library != "cupy" else "")
-    report(benchmark, step, samples[UNCOUNTED:], **problem)
-    assert not samples[-1]["loaded"] and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("implementation", FIRST_CALLS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("cache", ["warm", "cold"])
-def bench_first_call(
-    benchmark: Any, tmp_path: Path, cache: str, dtype: str, implementation: str
-) -> None:
-    """`import dxgemm` and the first gemm, after CuPy, its context and the operands."""
-    caches = (tmp_path / (str(index) if cache == "cold" else "warm") for index in count())
-    arguments = gemm_arguments("numpy" if SMOKE else "cupy", dtype, implementation)
-    samples = [run_fresh(next(caches), *arguments) for _ in range(UNCOUNTED + ROUNDS)]
-    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    report(benchmark, f"first call, {cache} cache", samples[UNCOUNTED:], **problem)
-    if cache == "warm" and not SMOKE:
-        assert not samples[-1]["loaded"]
-
-
-def build_pipeline_kernel(cache: Path, epilogue: str = "") -> dict[str, Any]:
-    """One sample; the smoke run takes a quick kernel instead."""
-    implementation, dtype = PIPELINE
-    arguments = [f"--implementation={implementation}", f"--dtype={dtype}", "--arch=sm_90a"]
-    arguments += [f"--epilogue={epilogue}"] if epilogue else []
-    return run_fresh(cache, "kernel", *arguments, simulator=False)
-
-
-def report_pipeline_kernel(benchmark: Any, state: str, samples: list[dict[str, Any]]) -> None:
-    implementation, dtype = PIPELINE
-    kernel = {"dtype": dtype, "implementation": implementation, "kernel": samples[0]["returned"]}
-    report(benchmark, f"pipeline kernel, {state}", samples, **kernel)
-
-
-@pytest.fixture(scope="module")
-def cold_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A cache that holds one pipeline kernel, and the sample of its build."""
+def measure_pipeline(row: Row) -> Found:
+    """A kernel over cuBLASDx from an empty cache, then with epilogues: NVRTC has nothing to do."""
     if not SMOKE:
         from dxgemm.cublasdx.library import library
 
         try:
             library()
-        except errors.MissingPackageError as error:
-            pytest.skip(str(error))
-    cache = tmp_path_factory.mktemp("pipeline")
-    return cache, build_pipeline_kernel(cache)
-
-
-def bench_pipeline_kernel(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
-    """A kernel over cuBLASDx and its device functions, from an empty cache."""
-    _, sample = cold_build
-    report_pipeline_kernel(benchmark, "cold cache", [sample])
-
-
-def bench_pipeline_epilogue(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
-    """The same kernel with epilogues it never had: NVRTC has nothing to do."""
-    cache, _ = cold_build
-    samples = [build_pipeline_kernel(cache, epilogue) for epilogue in EPILOGUES]
-    report_pipeline_kernel(benchmark, "new epilogue", samples)
+        except MissingPackageError as error:
+            return {name: Measured(refusal=str(error)) for name in row.shown}
+    codes = [SPEC.format(*PIPELINE)]
+    codes += [
+        f"{codes[0]}spec = replace(spec, epilogue=Fusion((epilogues.{name},), ()))"
+        for name in EPILOGUES
+    ]
+    with tempfile.TemporaryDirectory() as cache:
+        samples = [run_fresh(Path(cache), (code, KERNEL, ""), False) for code in codes]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
+    return dict(zip(row.shown, (measured(samples[:1]), measured(samples[1:]))))
 
 
-def bench_nvmath_device(benchmark: Any, tmp_path: Path) -> None:
-    """A pipeline of nvmath.device and its first result; another shape takes as long again."""
+def measure_demo(row: Row) -> Found:
+    """`dxgemm demo` with an empty cache, to its first result and to its end."""
     if SMOKE:
-        pytest.skip("nvmath.device needs a GPU")
-    problem = {"dtype": "float64", "m": SIZE, "n": SIZE, "k": SIZE}
-    sample = run_fresh(tmp_path, "nvmath.device", "--dtype=float64", f"--size={SIZE}")
-    if "unavailable" in sample:
-        pytest.skip(sample["unavailable"])
-    implementation = "nvmath.device"
-    step = "nvmath.device pipeline, one shape"
-    report(benchmark, step, [sample], implementation=implementation, **problem)
-
-
-def bench_build(benchmark: Any, tmp_path: Path) -> None:
-    """`dxgemm build` of one implementation's float32 kernels for this GPU: some two hundred."""
-    implementation = "coalesced" if SMOKE else "tuned"
-    arguments = ["--dtype=float32", f"--implementation={implementation}"]
-    arguments += ["--arch=sm_90a"] if SMOKE else []
-    sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
-    kernels = {"dtype": "float32", "kernels": sample["returned"]}
-    report(benchmark, "build ahead", [sample], implementation=implementation, **kernels)
-
-
-@pytest.fixture(scope="module")
-def demo_seconds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
-    """Seconds that `dxgemm demo` takes with an empty cache, to its first result and to its end."""
-    if SMOKE:
-        pytest.skip("the simulator builds no kernels")
+        return dict.fromkeys(row.shown, Measured(refusal="the simulator builds no kernels"))
     command = [sys.executable, "-m", "dxgemm", "demo"]
-    environment = environment_with(tmp_path_factory.mktemp("demo"))
-    start = time.perf_counter()
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
-        assert demo.stdout is not None
-        assert "digits right" in demo.stdout.readline()
-        first_s = time.perf_counter() - start
-        demo.stdout.read()
+    with tempfile.TemporaryDirectory() as cache:
+        start, environment = time.perf_counter(), environment_with(Path(cache))
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+            assert demo.stdout is not None
+            assert "digits right" in demo.stdout.readline()
+            first_s = time.perf_counter() - start
+            demo.stdout.read()
+        seconds = first_s, time.perf_counter() - start
     assert demo.returncode == 0
-    return {"demo, first result": first_s, "demo, cold cache": time.perf_counter() - start}
+    found = ([{"seconds": each, "loaded": []}] for each in seconds)
+    return dict(zip(row.shown, map(measured, found)))
 
 
-@pytest.mark.parametrize("step", ["demo, first result", "demo, cold cache"])
-def bench_demo(benchmark: Any, demo_seconds: dict[str, float], step: str) -> None:
-    """`dxgemm demo` with an empty cache."""
-    report(benchmark, step, [{"seconds": demo_seconds[step], "loaded": []}])
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    one, step = found[name], row.case.step if name == OWN else name
+    return {"step": step, "seconds": one.seconds, **row.case.problem, **one.facts}
+
+
+PIPELINE_START = Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))
+PIPELINE_STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"]
+DEMO_STEPS = ["demo, first result", "demo, cold cache"]
+bench_start = bench([Row(each, shown=[OWN]) for each in list_starts()], describe, measure_start)
+bench_pipeline = bench([Row(PIPELINE_START, shown=PIPELINE_STEPS)], describe, measure_pipeline)
+bench_demo = bench([Row(Start("demo"), shown=DEMO_STEPS)], describe, measure_demo)

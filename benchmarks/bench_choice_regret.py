@@ -10,13 +10,12 @@ least of many noisy times is too small. `regret` is the choice's new time over t
 
 from __future__ import annotations
 
-import statistics
+from functools import cache
 from itertools import islice
 from typing import Any
 
-import pytest
-from comparison import SMOKE, make_timer, to_dtype
-from interleave import replay, replay_clock
+from cases import SMOKE, to_dtype
+from measuring import CUBLAS, OWN, Found, Measured, Row, bench, fastest, ratio, timer
 
 import dxgemm
 from dxgemm.choice.selection import choose
@@ -36,8 +35,6 @@ FIRST_ROUNDS, FINAL_ROUNDS = 5, 15
 # is found here.
 HOPELESS = 1.6
 
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
-
 
 def list_workloads() -> list[Workload]:
     if SMOKE:
@@ -48,58 +45,64 @@ def list_workloads() -> list[Workload]:
     return [*islice(others, COUNT), *LARGE_BATCHES]
 
 
-@pytest.fixture(scope="module")
-def timer() -> Any:
-    """Kernels are built first, in parallel."""
+@cache
+def build_all() -> None:
+    """Build the kernels of all workloads, in parallel."""
     if not SMOKE:
         build_candidates(list_workloads(), device_facts(0), hopeless=HOPELESS)
-    return make_timer()
 
 
-@pytest.mark.parametrize("workload", list_workloads(), ids=str)
-def bench_choice_regret(benchmark: Any, timer: Any, workload: Workload) -> None:
-    device, problem = device_facts(0), workload.problem()
+def measure_choice(row: Row) -> Found:
+    """Times of the choice, of the best candidate by its name, and of cuBLAS."""
+    build_all()
+    device, problem = device_facts(0), row.case.problem()
     chosen = choose(problem, device)
-    bench = Bench(workload, timer, cast=to_dtype)
-    found = candidates(problem, device, HOPELESS)
-    samplers = bench.samplers(found)
+    bench = Bench(row.case, timer(), cast=to_dtype)
+    known = candidates(problem, device, HOPELESS)
+    samplers: dict[str, Any] = bench.samplers(known)
     # Two numbers of blocks to aim at may give the same number of slices.
-    choice = next(name for name, candidate in found.items() if candidate == chosen)
-    baseline = cublas_sampler(bench, workload, timer)
+    choice = next(name for name, candidate in known.items() if candidate == chosen)
     near = near_best(samplers) | {choice: samplers[choice]}
-    medians = _medians(interleave(near, FIRST_ROUNDS))
-    best = min(medians, key=lambda name: medians[name])
-    finalists: dict[str, Any] = {name: samplers[name] for name in dict.fromkeys((choice, best))}
-    if baseline is not None:
-        finalists["cublas"] = baseline
-    samples = interleave(finalists, 1 if SMOKE else FINAL_ROUNDS)
-    seconds = _medians(samples)
-    chosen_s, cublas_s = seconds[choice], seconds.get("cublas")
-    benchmark.group = "choice"
-    benchmark.extra_info.update(
-        dtype=workload.dtype,
-        precision=workload.precision,
-        m=workload.m,
-        n=workload.n,
-        k=workload.k,
-        batch=workload.batch,
-        layout=f"{workload.layout}_row",
-        epilogue="gelu_tanh" if workload.epilogue else "none",
-        implementation=chosen.implementation.name,
-        config=str(chosen.config),
-        slices=chosen.slices,
-        best=best,
-        predicted_us=chosen.us,
-        gpu_us=1e6 * chosen_s,
-        best_us=1e6 * seconds[best],
-        tflops=1e-12 * problem.flops / chosen_s,
-        regret=chosen_s / seconds[best],
-        vs_cublas=cublas_s / chosen_s if cublas_s else None,
-    )
-    replay(benchmark, samples[choice])
+    best = fastest(sampled(near, FIRST_ROUNDS), near)
+    finalists = {choice: samplers[choice], best: samplers[best]}
+    baseline = cublas_sampler(bench, row.case)
+    finalists |= {CUBLAS: baseline} if baseline else {}
+    found = sampled(finalists, 1 if SMOKE else FINAL_ROUNDS)
+    found[choice].facts = {"best": best, "chosen": chosen, "flops": problem.flops}
+    return {**found, OWN: found[choice]}
 
 
-def cublas_sampler(bench: Bench, workload: Workload, timer: Any) -> Sampler | None:
+def sampled(samplers: dict[str, Any], rounds: int) -> dict[str, Measured]:
+    samples = interleave(samplers, rounds)
+    return {name: Measured(samples_s=samples_s) for name, samples_s in samples.items()}
+
+
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    workload, one = row.case, found[name]
+    chosen, best = one.facts["chosen"], one.facts["best"]
+    return {
+        "dtype": workload.dtype,
+        "precision": workload.precision,
+        "m": workload.m,
+        "n": workload.n,
+        "k": workload.k,
+        "batch": workload.batch,
+        "layout": f"{workload.layout}_row",
+        "epilogue": "gelu_tanh" if workload.epilogue else "none",
+        "implementation": chosen.implementation.name,
+        "config": str(chosen.config),
+        "slices": chosen.slices,
+        "best": best,
+        "predicted_us": chosen.us,
+        "gpu_us": 1e6 * one.seconds,
+        "best_us": 1e6 * found[best].seconds,
+        "tflops": 1e-12 * one.facts["flops"] / one.seconds,
+        "regret": one.seconds / found[best].seconds,
+        "vs_cublas": ratio(found, CUBLAS, name),
+    }
+
+
+def cublas_sampler(bench: Bench, workload: Workload) -> Sampler | None:
     """The time of cuBLAS, and of a kernel for the epilogue; None where cuBLAS cannot do it."""
     if SMOKE:
         return None
@@ -114,7 +117,7 @@ def cublas_sampler(bench: Bench, workload: Workload, timer: Any) -> Sampler | No
     except (dxgemm.errors.DxgemmError, CUBLASError):
         return None
     if not workload.epilogue:
-        return Sampler(plans, timer)
+        return Sampler(plans, timer())
     import torch
 
     def with_gelu(plan: Any, out: Any) -> Any:
@@ -127,8 +130,11 @@ def cublas_sampler(bench: Bench, workload: Workload, timer: Any) -> Sampler | No
         return call
 
     calls = [with_gelu(plan, out) for plan, (_, _, out) in zip(plans, bench.operands, strict=True)]
-    return Sampler(calls, timer)
+    return Sampler(calls, timer())
 
 
-def _medians(samples: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(of) for name, of in samples.items()}
+bench_choice_regret = bench(
+    [Row(workload, shown=[OWN]) for workload in list_workloads()],
+    describe,
+    measuring=measure_choice,
+)

@@ -2,33 +2,36 @@
 
 The cases come from quantum chemistry (changes of basis, coupled cluster, density fitting),
 attention and layers, and tensor networks. Each result must agree with torch's before it is timed.
-Both allocate their results, and are timed interleaved; `comparison.py` says how.
+Both allocate their results.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pytest
-from comparison import L2_BYTES, SMOKE, Timer, make_timer, take_turns
-from interleave import replay, replay_clock
+from cases import SMOKE, Call, Case, Operands, normal, to_dtype, widened, xp
+from measuring import Found, Row, bench, ratio
+from rivals import as_tensor, torch
 
 import dxgemm
-from dxgemm.problem.dtypes import ITEM_SIZES, step_flops
-from dxgemm.tuning import sampling
+from dxgemm.errors import WrongResultError
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
+
+if not SMOKE:
+    pytest.importorskip("torch", reason="operands are torch's")
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
-MOST_SETS = 4  # of operands, which are large
 OWN, RIVAL = "dxgemm", "torch.einsum"
 TOLERANCE = {2: 2e-2, 4: 1e-4, 8: 1e-12}  # of a result's norm, by the bytes of a real number
+BFLOAT16 = "float32" if SMOKE else "bfloat16"  # NumPy, which the simulator takes, has none
 
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
-
-class Contraction(NamedTuple):
+@dataclass(frozen=True)
+class Contraction:
     """Subscripts with the size of each label, such as "i64 jk32"."""
 
     subscripts: str
@@ -39,17 +42,35 @@ class Contraction(NamedTuple):
         return f"{self.dtype}-{self.subscripts}"
 
     @property
-    def size_of(self) -> dict[str, int]:
-        found = {}
+    def shapes(self) -> list[tuple[int, ...]]:
+        size_of: dict[str, int] = {}
         for text in self.sizes.split():
             labels = text.rstrip("0123456789")
-            found.update(dict.fromkeys(labels, 3 if SMOKE else int(text[len(labels) :])))
-        return found
+            size_of |= dict.fromkeys(labels, 3 if SMOKE else int(text[len(labels) :]))
+        terms = self.subscripts.partition("->")[0].split(",")
+        return [tuple(size_of[label] for label in term) for term in terms]
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        terms = self.subscripts.partition("->")[0].split(",")
-        return [tuple(self.size_of[label] for label in term) for term in terms]
+    def bytes_moved(self) -> int:
+        """Each operand read once."""
+        return ITEM_SIZES[self.dtype] * sum(map(math.prod, self.shapes))
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """Tensors of normal numbers on the GPU; NumPy arrays on the simulator."""
+        draw = Case(self.dtype, 0, 0, 0).draw
+        arrays = [to_dtype(draw(normal, rng, shape), self.dtype) for shape in self.shapes]
+        return Operands(arrays=arrays if SMOKE else [as_tensor(array) for array in arrays])
+
+    def expected(self, x: Operands) -> Any:
+        return widened(rival(self, x)())
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        norm = xp.linalg.norm
+        part = COMPLEX_PARTS.get(self.dtype, self.dtype)
+        limit = TOLERANCE[ITEM_SIZES[part]] * norm(expected)
+        if not norm(widened(call()) - expected) <= limit:
+            raise WrongResultError(f"{name} gives a wrong result for {self}")
+        return {}
 
 
 CASES = [
@@ -63,11 +84,11 @@ CASES = [
     Contraction("Pij,Pkl->ijkl", "float64", "P256 ijkl48"),
     Contraction("Pia,Pjb->iajb", "float32", "P512 ij24 ab96"),
     # Attention and layers.
-    Contraction("bhqd,bhkd->bhqk", "bfloat16", "b4 h16 qk1024 d64"),
-    Contraction("bqhd,bkhd->bhqk", "bfloat16", "b4 h16 qk1024 d64"),
-    Contraction("bhqk,bkhd->bqhd", "bfloat16", "b4 h16 qk1024 d64"),
-    Contraction("bsd,dhe->bshe", "bfloat16", "b4 s2048 d1024 h16 e64"),
-    Contraction("bshe,hed->bsd", "bfloat16", "b4 s2048 d1024 h16 e64"),
+    Contraction("bhqd,bhkd->bhqk", BFLOAT16, "b4 h16 qk1024 d64"),
+    Contraction("bqhd,bkhd->bhqk", BFLOAT16, "b4 h16 qk1024 d64"),
+    Contraction("bhqk,bkhd->bqhd", BFLOAT16, "b4 h16 qk1024 d64"),
+    Contraction("bsd,dhe->bshe", BFLOAT16, "b4 s2048 d1024 h16 e64"),
+    Contraction("bshe,hed->bsd", BFLOAT16, "b4 s2048 d1024 h16 e64"),
     Contraction("becd,edf->becf", "float16", "b4 e8 cd512 f1024"),
     Contraction("bsd,df->bsf", "float32", "b4 s1024 d1024 f2048"),
     # Tensor networks.
@@ -79,75 +100,32 @@ CASES = [
 ]
 
 
-def operands(case: Contraction, rng: Any) -> list[Any]:
-    """Tensors of normal numbers on the GPU; NumPy arrays on the simulator."""
-    if SMOKE:
-        dtype = "float32" if case.dtype == "bfloat16" else case.dtype
-        return [rng.standard_normal(shape).astype(dtype) for shape in case.shapes]
-    import torch
+def own(case: Contraction, x: Operands) -> Call:
+    def call() -> Any:
+        return dxgemm.einsum(case.subscripts, *x.arrays)
 
-    return [torch.randn(s, dtype=getattr(torch, case.dtype), device="cuda") for s in case.shapes]
-
-
-def calls_of(case: Contraction, arrays: list[Any]) -> dict[str, Callable[[], Any]]:
-    calls = {OWN: lambda: dxgemm.einsum(case.subscripts, *arrays)}
-    if SMOKE:
-        return calls
-    import torch
-
-    return calls | {RIVAL: lambda: torch.einsum(case.subscripts, *arrays)}
-
-
-def error_of(case: Contraction, arrays: list[Any], result: Any) -> float:
-    """Norm of the difference to the rival's result, over that of the result."""
-    if SMOKE:
-        expected = np.einsum(case.subscripts, *arrays)
-        return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
-    expected = calls_of(case, arrays)[RIVAL]()
-    if not expected.is_complex():
-        expected, result = expected.double(), result.double()
-    return float((result - expected).norm() / expected.norm())
-
-
-def tolerance_of(case: Contraction) -> float:
-    """Largest `error_of` of a right result."""
-    parts = 2 if case.dtype.startswith("complex") else 1
-    return TOLERANCE[ITEM_SIZES[case.dtype] // parts]
-
-
-@pytest.fixture(scope="module")
-def timer() -> Iterator[Timer]:
-    yield make_timer()
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def bench_einsum(benchmark: Any, timer: Timer, case: Contraction) -> None:
-    if not SMOKE:
-        pytest.importorskip("torch")
-    rng = np.random.default_rng(0)
-    arrays = operands(case, rng)
-    steps = dxgemm.explain_einsum(case.subscripts, *arrays)
-    if error_of(case, arrays, calls_of(case, arrays)[OWN]()) > tolerance_of(case):
-        pytest.fail(f"a wrong result for {case}", pytrace=False)
-    bytes_moved = sum(ITEM_SIZES[case.dtype] * int(np.prod(shape)) for shape in case.shapes)
-    count = sampling.sets_of_operands(bytes_moved, L2_BYTES, MOST_SETS)
-    sets = [calls_of(case, operands(case, rng)) for _ in range(count)]
-    calls = {name: [each[name] for each in sets] for name in sets[0]}
-    call_s = {name: timer(of_one[:1]) for name, of_one in calls.items()}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    medians = {name: statistics.median(samples) for name, samples in samples_s.items()}
-    flops = step_flops(case.dtype) * sum(
-        int(np.prod(product.a.shape)) * product.b.shape[-1] for product in steps.products
+    call.explain = lambda: dxgemm.explain_einsum(  # type: ignore[attr-defined]
+        case.subscripts, *x.arrays
     )
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        subscripts=case.subscripts,
-        dtype=case.dtype,
-        sizes=case.sizes,
-        copied=steps.copied,
-        gpu_us=1e6 * medians[OWN],
-        tflops=1e-12 * flops / medians[OWN],
-        vs_rival=medians[RIVAL] / medians[OWN] if RIVAL in medians else None,
-        rival=RIVAL,
-    )
-    replay(benchmark, samples_s[OWN])
+    return call
+
+
+def rival(case: Contraction, x: Operands) -> Call:
+    einsum = np.einsum if SMOKE else torch().einsum
+    return lambda: einsum(case.subscripts, *x.arrays)
+
+
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    steps, seconds = found[name].explanation, found[name].seconds
+    shapes = [(*each.a.shape, each.b.shape[-1]) for each in steps.products]
+    return asdict(row.case) | {
+        "copied": steps.copied,
+        "gpu_us": 1e6 * seconds,
+        "tflops": 1e-12 * step_flops(row.case.dtype) * sum(map(math.prod, shapes)) / seconds,
+        "vs_rival": ratio(found, RIVAL, name),
+        "rival": RIVAL,
+    }
+
+
+VARIANTS = {OWN: own} if SMOKE else {OWN: own, RIVAL: rival}
+bench_einsum = bench([Row(case, VARIANTS, [OWN]) for case in CASES], describe, budget_s=CASE_S)

@@ -4,9 +4,7 @@ Every case is the automatic choice with the epilogue fused, and the same kernel 
 are also compared with what computes them otherwise: cuBLAS and one kernel that `cupy.fuse` makes
 of the chain (`cublas_cupy`), cuBLAS and torch's operations one by one (`cublas_torch`), and
 cuBLASLt's own epilogue where it has one (`cublaslt`, which torch calls). `vs_cublas` is the time of
-the quickest of these over a row's. All are checked first and then timed interleaved, as
-`comparison.py` says; arrays of the epilogue lie in memory like the other operands. Kernels are
-built before, in parallel.
+the quickest of these over a row's. Arrays of the epilogue are rotated like the other operands.
 
 Reductions of the result, which is not stored, are timed fused and unfused, and against cuBLAS with
 what CuPy (`cublas_cupy_reduction`) and torch (`cublas_torch_reduction`) reduce its matrix with; in
@@ -15,37 +13,22 @@ float32 also with precision="emulated", against the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import SMOKE
 from chains import CATALOGUE
-from comparison import SMOKE, row
-from fused_comparison import AUTOMATIC, BASELINES, Comparison, FusedCase, problems_of
-from interleave import replay, replay_clock
-from reduced_comparison import (
-    PATHS,
-    REDUCERS,
-    REDUCING_BASELINES,
-    ReducedCase,
-    ReducedComparison,
-    path_of,
-)
+from fused import BASELINES, FusedCase, baselines_of, fused, plain
+from measuring import OWN, Found, Row, bench, fields, ratio
+from reduced import REDUCERS, REDUCING_BASELINES, ReducedCase, reduced, unreduced
 
-import dxgemm
-from dxgemm import errors
-from dxgemm.choice.selection import choose
-from dxgemm.compiler import KernelSpec, build_kernels, find_kernel
-from dxgemm.compiler.worker import Worker
-from dxgemm.runtime.device import device_facts
+from dxgemm.choice.registry import find_implementation
 
+CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
 SHALLOW = (8192, 8192, 128)
 # What may be best on SHALLOW; the config of each that is shows in the results.
 SHALLOW_RUNG = {"float32": "tuned", "float64": "tensor_core"}
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
+PATHS = {OWN: None, "fused": True, "unfused": False}
 
 
 def list_cases() -> list[FusedCase]:
@@ -78,14 +61,17 @@ def int8_case(m: int, n: int, k: int, arrangement: str) -> FusedCase:
     return FusedCase("int8", m, n, k, arrangement, result_dtype="float32", epilogue="dequantise")
 
 
-def own_choices(case: FusedCase) -> dict[str, Any]:
-    """Values of `implementation=`, by a name that tells them apart."""
-    choices: dict[str, Any] = {AUTOMATIC: None}
+def fused_row(case: FusedCase) -> Row:
+    """The automatic choice, on SHALLOW every config of a rung, and what else there is."""
+    choices: dict[str, Any] = {OWN: None}
     if (case.m, case.n, case.k) == SHALLOW:
         name = SHALLOW_RUNG[case.dtype]
-        (rung,) = (i for i in dxgemm.implementations() if i.name == name)
-        choices |= {f"{name} {config}": (name, config) for config in rung.configs(case.dtype)}
-    return choices
+        configs = find_implementation(name).configs(case.dtype)
+        choices |= {f"{name} {config}": (name, config) for config in configs}
+    own = {name: fused(choice) for name, choice in choices.items()}
+    without = {f"{name} plain": plain(choice) for name, choice in choices.items()}
+    others = {} if SMOKE else baselines_of(case)
+    return Row(case, own | without | others, [*own, *others])
 
 
 def list_reduced_cases() -> list[ReducedCase]:
@@ -99,128 +85,26 @@ def list_reduced_cases() -> list[ReducedCase]:
         for text, shape in shapes.items()
         for dtype in ("float32", "float64")
     ]
-    split = [replace(case, precision="emulated") for case in cases if case.dtype == "float32"]
-    return [*cases, *split]
+    emulated = [replace(case, precision="emulated") for case in cases if case.dtype == "float32"]
+    return [*cases, *emulated]
 
 
-PARAMETERS = [
-    pytest.param(case, name, id=f"{case}-{name}")
-    for case in list_cases()
-    for name in [*own_choices(case), *case.baselines]
-]
+def reduced_row(case: ReducedCase) -> Row:
+    own = {name: reduced(is_fused) for name, is_fused in PATHS.items()}
+    without = {f"{name} plain": unreduced(is_fused) for name, is_fused in PATHS.items()}
+    others = {} if SMOKE else REDUCING_BASELINES
+    return Row(case, own | without | others, [*own, *others])
 
 
-def needed_kernels() -> Iterator[KernelSpec]:
-    """Yield the kernels of all own choices, with the epilogue and without."""
-    device = device_facts(0)
-    for case in list_cases():
-        fused, plain = problems_of(case)
-        for choice in own_choices(case).values():
-            with suppress(errors.UnsupportedProblemError):
-                candidate = choose(fused, device, choice)
-                for problem in (fused, plain):
-                    yield candidate.implementation.spec_for(candidate.config, problem)
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    without = f"{name} plain"
+    assert without not in found or not found[without].wrong, found[without].wrong
+    extra = fields(row, name, found, (*BASELINES, *REDUCING_BASELINES))
+    extra["epilogue"] = getattr(row.case, "reduction", extra["epilogue"])
+    return extra | {"is_automatic": name == OWN, "vs_plain": ratio(found, without, name)}
 
 
-@pytest.fixture(scope="module")
-def unbuilt() -> dict[str, str]:
-    """Build in parallel, in other processes, which may crash; returns what failed, by dtype."""
-    if SMOKE:
-        return {}
-    arch = device_facts(0).arch
-    tasks = [(spec, arch) for spec in dict.fromkeys(needed_kernels())]
-    with suppress(errors.DxgemmError):
-        build_kernels(tasks)
-        return {}
-    failures = {}
-    for dtype in {spec.dtype for spec, _ in tasks}:
-        missing = [task for task in tasks if task[0].dtype == dtype and not find_kernel(*task)]
-        try:
-            if len(missing) > 1:
-                build_kernels(missing)
-            elif missing:  # which `build_kernels` would build in this process
-                with Worker() as worker:
-                    worker.build(*missing[0])
-        except errors.DxgemmError as error:
-            failures[dtype] = str(error)
-    return failures
-
-
-@pytest.fixture(scope="module")
-def comparison() -> Comparison:
-    return Comparison()
-
-
-@pytest.mark.parametrize(("case", "name"), PARAMETERS)
-def bench_epilogue(
-    benchmark: Any, comparison: Comparison, unbuilt: dict[str, str], case: FusedCase, name: str
-) -> None:
-    if case.dtype in unbuilt:
-        pytest.fail(unbuilt[case.dtype], pytrace=False)
-    if case.dtype == "bfloat16":
-        pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
-    measurement = comparison.measure(case, own_choices(case))
-    attempt = measurement.attempts[name]
-    if attempt.is_wrong:
-        pytest.fail(f"{name} gives a wrong result for {case}", pytrace=False)
-    if attempt.refusal:
-        pytest.skip(attempt.refusal)
-    benchmark.group = str(case)
-    is_own = name not in BASELINES
-    implementation, config = attempt.implementation, None
-    if is_own:
-        implementation, config = (
-            attempt.explanation.choice.implementation,
-            attempt.explanation.choice.config,
-        )
-    seconds = measurement.seconds(name)
-    rivals = [
-        measurement.seconds(rival) for rival in case.baselines if rival in measurement.samples_s
-    ]
-    benchmark.extra_info.update(
-        row(case, implementation, config, {implementation: measurement.samples_s[name]}),
-        epilogue=case.epilogue,
-        is_automatic=name == AUTOMATIC,
-        vs_cublas=min(rivals) / seconds if rivals else None,
-        vs_plain=measurement.seconds((name, "plain")) / seconds if is_own else None,
-    )
-    replay(benchmark, measurement.samples_s[name])
-
-
-@pytest.fixture(scope="module")
-def reduced_comparison() -> ReducedComparison:
-    return ReducedComparison()
-
-
-@pytest.mark.parametrize("name", [*PATHS, *REDUCING_BASELINES])
-@pytest.mark.parametrize("case", list_reduced_cases(), ids=str)
-def bench_reduction(
-    benchmark: Any, reduced_comparison: ReducedComparison, case: ReducedCase, name: str
-) -> None:
-    measurement = reduced_comparison.measure(case)
-    attempt = measurement.attempts[name]
-    if attempt.is_wrong:
-        pytest.fail(f"{name} gives a wrong result for {case}", pytrace=False)
-    if attempt.refusal:
-        pytest.skip(attempt.refusal)
-    benchmark.group = str(case)
-    implementation, config, path = name, None, None
-    if name in PATHS:
-        implementation, config = (
-            attempt.explanation.choice.implementation,
-            attempt.explanation.choice.config,
-        )
-        path = path_of(attempt.explanation)
-    seconds = measurement.seconds(name)
-    rivals = [
-        measurement.seconds(rival) for rival in REDUCING_BASELINES if rival in measurement.samples_s
-    ]
-    benchmark.extra_info.update(
-        row(case, implementation, config, {implementation: measurement.samples_s[name]}),
-        epilogue=case.reduction,
-        way=path,
-        is_automatic=name == AUTOMATIC,
-        vs_cublas=min(rivals) / seconds if rivals else None,
-        vs_plain=measurement.seconds((name, "plain")) / seconds if path else None,
-    )
-    replay(benchmark, measurement.samples_s[name])
+bench_epilogue = bench([fused_row(case) for case in list_cases()], describe, budget_s=CASE_S)
+bench_reduction = bench(
+    [reduced_row(case) for case in list_reduced_cases()], describe, budget_s=CASE_S
+)

@@ -1,21 +1,17 @@
 """GPU time of what the automatic choice is among, over sizes, arrangements, batches and dtypes.
 
-All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
-takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs;
-`naive`, which can be the quickest where m, n or k is a few elements, is among them on small ones.
-On products of few rows "batch_invariant" is the choice that serves every number of rows; on
-squares, torch and nvmath are compared too, and on some of them nvmath.device.
+Each implementation takes the config that the dispatcher chooses. The other steps of the ladder have
+a suite of theirs; `naive`, which can be the quickest where m, n or k is a few elements, is among
+them on small ones. On products of few rows "batch_invariant" is the choice that serves every number
+of rows; on squares, torch and nvmath are compared too, and on some of them nvmath.device.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
 
-import pytest
-from comparison import SMOKE, Attempt, Case, Timer, Trial, interleaved, make_timer, row
-from interleave import replay, replay_clock
+from cases import SMOKE, Case, own
+from measuring import Row, Variants, bench, fields
 from rivals import RIVALS
 
 import dxgemm
@@ -27,15 +23,12 @@ from dxgemm.choice.implementation import Role
 # long.
 IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.role is not Role.RUNG]
 FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
-BATCH_INVARIANT = "batch_invariant"
 # Implementations with longer calls are left out, and those that take so many times the fastest's;
 # cuBLAS never is.
 LONGEST_CALL_S = 60 if SMOKE else 0.3
 SLOWEST = math.inf if SMOKE else 8.0
 CASE_S = 0.5  # of timing a case, unless fewest rounds take longer
 DTYPES = ("float32", "float64")
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 SQUARES = [
     16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384,
@@ -96,11 +89,6 @@ def list_cases() -> list[Case]:
     ]
 
 
-def is_tried(name: str, case: Case) -> bool:
-    """Tells whether an implementation is among those of a case."""
-    return name != FOR_SMALL_ONES or case.flops <= MOST_FLOPS
-
-
 def rivals_of(case: Case) -> list[str]:
     """Names of other libraries that are compared too, on row-major squares in floating point."""
     is_square = case.m == case.n == case.k and case.batch == 1
@@ -113,58 +101,18 @@ def rivals_of(case: Case) -> list[str]:
     return rivals
 
 
-@dataclass
-class Measurement:
-    """One case: per implementation its attempt, and the samples of those that were timed."""
-
-    attempts: dict[str, Attempt] = field(default_factory=dict)
-    samples_s: dict[str, list[float]] = field(default_factory=dict)
-
-
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
-
-
-@pytest.fixture(scope="module", params=list_cases(), ids=str)
-def case(request: pytest.FixtureRequest) -> Case:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def measurement(case: Case, timer: Timer) -> Measurement:
-    """Check every implementation, then time those that pass, interleaved."""
-    trial = Trial(case, timer)
-    names = [name for name in IMPLEMENTATIONS if is_tried(name, case)]
-    result = Measurement({name: trial.attempt(name) for name in names})
+def variants_of(case: Case) -> Variants:
+    names = [n for n in IMPLEMENTATIONS if n != FOR_SMALL_ONES or case.flops <= MOST_FLOPS]
+    variants = {name: own(name) for name in names}
     if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
-        result.attempts[BATCH_INVARIANT] = trial.attempt(BatchInvariant(None))
-    if not SMOKE:
-        result.attempts |= {name: trial.attempt(name) for name in rivals_of(case)}
-    right = {n: a for n, a in result.attempts.items() if not (a.refusal or a.is_wrong)}
-    fastest_s = min((attempt.call_s for attempt in right.values()), default=0.0)
-    timed = {}
-    for name, attempt in right.items():
-        if attempt.call_s > min(LONGEST_CALL_S, SLOWEST * fastest_s) and name != "cublas":
-            attempt.refusal = f"a call takes {attempt.call_s:.2g} s, the fastest {fastest_s:.2g} s"
-            continue
-        timed[name] = attempt
-    result.samples_s = interleaved(case, timed, timer, CASE_S)
-    return result
+        variants["batch_invariant"] = own(BatchInvariant(None))
+    return variants if SMOKE else variants | {name: RIVALS[name] for name in rivals_of(case)}
 
 
-@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, BATCH_INVARIANT, *RIVALS])
-def bench_implementation(
-    benchmark: Any, case: Case, measurement: Measurement, implementation: str
-) -> None:
-    attempt = measurement.attempts.get(implementation)
-    if attempt is None:
-        pytest.skip("it is measured on other cases")
-    if attempt.refusal:
-        pytest.skip(attempt.refusal)
-    if attempt.is_wrong:
-        pytest.fail(f"{implementation} gives a wrong result for {case}", pytrace=False)
-    benchmark.group = str(case)
-    config = attempt.explanation.choice.config if attempt.explanation else None
-    benchmark.extra_info.update(row(case, implementation, config, measurement.samples_s))
-    replay(benchmark, measurement.samples_s[implementation])
+bench_implementation = bench(
+    [Row(case, variants_of(case)) for case in list_cases()],
+    lambda row, name, found: fields(row, name, found, implementation=name),
+    budget_s=CASE_S,
+    slowest=SLOWEST,
+    longest_s=LONGEST_CALL_S,
+)

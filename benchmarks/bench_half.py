@@ -10,27 +10,24 @@ Each row is the automatic choice. Its `family` says what is hard about the probl
 
 `vs_rival` is the time of the fastest rival over that of the choice: torch and CuPy's cuBLAS, for
 epilogues those of the suite `epilogue`, for groups torch._grouped_mm and a call of torch.mm for
-each. All are checked first, then timed interleaved; `comparison.py` says how.
+each. Rivals that are not exact, which may add in half, are left out.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
-import pytest
-from comparison import SMOKE, Case, Timer, Trial, interleaved, make_timer, row
-from fused_comparison import AUTOMATIC, Comparison, FusedCase
-from grouped_comparison import GroupedCase, measure
-from interleave import replay, replay_clock
+from cases import SMOKE, Case, own
+from fused import FusedCase, baselines_of, fused, plain
+from groups import GROUP_RIVALS, GroupedCase, own_groups
+from measuring import CUBLAS, OWN, Found, Row, Variants, bench, fastest, fields, ratio
+from rivals import torch_call
 
 CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
-RIVALS = ("cublas", "torch")
 DTYPES = ("float16", "bfloat16")
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
+PLAIN = "plain"
 
 ODD = [
     (999, 1001, 1003), (2187, 2187, 2187), (4095, 4095, 4095), (8191, 8193, 1001),
@@ -116,80 +113,38 @@ def list_grouped_cases() -> list[GroupedCase]:
     for dtype in DTYPES:
         cases += [GroupedCase(dtype, sum(sizes), n, k, sizes=sizes) for sizes, n, k in experts]
         sizes, n, k = experts[0]
-        cases.append(GroupedCase(dtype, k, n, sum(sizes), shared="k", sizes=sizes))
+        shape = k, n, sum(sizes)
+        # Gradients multiply by activations transposed.
+        cases.append(GroupedCase(dtype, *shape, "col_row_row", shared="k", sizes=sizes))
     return cases
 
 
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
+def row(case: Case, variants: Variants, rivals: Variants, **facts: Any) -> Row:
+    return Row(case, variants if SMOKE else {**variants, **rivals}, [OWN], facts)
 
 
-@pytest.mark.parametrize(
-    ("family", "case"),
+def describe(row: Row, name: str, found: Found, **facts: Any) -> dict[str, Any]:
+    rival = fastest(found, found.keys() - {OWN, PLAIN})
+    extra = fields(row, name, found, rival=rival, vs_rival=ratio(found, rival, name), **facts)
+    return extra | ({"vs_plain": ratio(found, PLAIN, name)} if PLAIN in found else {})
+
+
+bench_product = bench(
     [
-        pytest.param(family, case, id=f"{family}-{case}")
+        row(case, {OWN: own()}, {CUBLAS: own(CUBLAS), "torch": torch_call}, family=family)
         for family, cases in list_cases().items()
         for case in cases
     ],
+    describe,
+    budget_s=CASE_S,
 )
-def bench_product(benchmark: Any, timer: Timer, family: str, case: Case) -> None:
-    trial = Trial(case, timer)
-    attempts = {AUTOMATIC: trial.attempt(None)}
-    if not SMOKE:
-        attempts |= {name: trial.attempt(name) for name in RIVALS}
-    del trial  # its operands: the next ones are as large
-    check(case, attempts)
-    right = {name: a for name, a in attempts.items() if not (a.refusal or a.is_wrong)}
-    samples_s = interleaved(case, right, timer, CASE_S)
-    explanation = attempts[AUTOMATIC].explanation
-    report(benchmark, case, family, explanation, samples_s)
-
-
-@pytest.fixture(scope="module")
-def comparison() -> Comparison:
-    return Comparison()
-
-
-@pytest.mark.parametrize("case", list_fused_cases(), ids=str)
-def bench_epilogue(benchmark: Any, comparison: Comparison, case: FusedCase) -> None:
-    measurement = comparison.measure(case, {AUTOMATIC: None})
-    check(case, measurement.attempts)
-    explanation = measurement.attempts[AUTOMATIC].explanation
-    samples_s = dict(measurement.samples_s)
-    plain_s = statistics.median(samples_s.pop((AUTOMATIC, "plain")))
-    report(benchmark, case, "epilogue", explanation, samples_s)
-    own_s = statistics.median(samples_s[AUTOMATIC])
-    benchmark.extra_info.update(epilogue=case.epilogue, vs_plain=plain_s / own_s)
-
-
-@pytest.mark.parametrize("case", list_grouped_cases(), ids=str)
-def bench_grouped(benchmark: Any, timer: Timer, case: GroupedCase) -> None:
-    samples_s = measure(case, timer, CASE_S)
-    report(benchmark, case, "grouped", None, samples_s)
-
-
-def check(case: Case, attempts: Mapping[str, Any]) -> None:
-    """Stop at a wrong result; rivals that are not exact, which may add in half, are left out."""
-    if attempts[AUTOMATIC].is_wrong:
-        pytest.fail(f"a wrong result for {case}", pytrace=False)
-    if attempts[AUTOMATIC].refusal:
-        pytest.skip(attempts[AUTOMATIC].refusal)
-
-
-def report(
-    benchmark: Any, case: Case, family: str, explanation: Any, samples_s: Mapping[str, list[float]]
-) -> None:
-    """File the row of the automatic choice."""
-    seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
-    own_s = seconds.pop(AUTOMATIC)
-    rival = min(seconds, key=seconds.__getitem__, default=None)
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        row(case, AUTOMATIC, explanation and explanation.choice.config, samples_s),
-        implementation=explanation and explanation.choice.implementation,
-        family=family,
-        rival=rival,
-        vs_rival=seconds[rival] / own_s if rival else None,
-    )
-    replay(benchmark, samples_s[AUTOMATIC])
+bench_epilogue = bench(
+    [row(case, {OWN: fused(), PLAIN: plain()}, baselines_of(case)) for case in list_fused_cases()],
+    partial(describe, family="epilogue"),
+    budget_s=CASE_S,
+)
+bench_grouped = bench(
+    [row(case, {OWN: own_groups}, GROUP_RIVALS) for case in list_grouped_cases()],
+    partial(describe, family="grouped"),
+    budget_s=CASE_S,
+)

@@ -13,8 +13,7 @@ row. `routes[key]` finds a choice again.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,21 +23,18 @@ from timeit import Timer
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
-from interleave import replay, replay_clock
+from cases import SMOKE
+from measuring import Found, Measured, Row, bench
 from oracle import inputs
 
 import dxgemm
 from dxgemm.call.route import clear_routes, routes
 from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
 from dxgemm.tuning.sampling import interleave
 from dxgemm.tuning.workloads import random_workloads
 
-SMOKE = simulator_enabled()
 if not SMOKE:
     import cupy
     from cuda.bindings import driver
@@ -87,8 +83,6 @@ LAUNCHES = {
 CHOICES = ("choose(next(problems), device)", "routes[key]")
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
-
 
 class Variant(NamedTuple):
     """An expression to time, and the library that its operands or its launch belong to."""
@@ -100,16 +94,24 @@ class Variant(NamedTuple):
         return f"{self.library}: {self.call}"
 
 
-def list_variants() -> list[Variant]:
+class Square(NamedTuple):
+    """Matrices that all calls of a row multiply."""
+
+    dtype: str
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.dtype}-{self.size}"
+
+
+def list_variants() -> dict[str, Variant]:
     variants = []
     for library in LIBRARIES:
         calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library], *FIRST_CALLS)
         variants += [Variant(library, call) for call in calls]
     variants += [Variant("dxgemm", call) for call in CHOICES]
-    return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
-
-
-VARIANTS = list_variants()
+    variants += [] if SMOKE else [Variant(*row) for row in LAUNCHES.items()]
+    return {str(variant): variant for variant in variants}
 
 
 def upload(library: str, array: np.ndarray) -> Any:
@@ -156,12 +158,6 @@ def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     }
 
 
-def random_problems(dtype: str) -> Iterator[Problem]:
-    """Yield random problems without end, other ones than `dxgemm tune` takes."""
-    for workload in random_workloads([(dtype, None)], SEED):
-        yield workload.problem()
-
-
 def first_call_sampler(library: str, dtype: str, in_a_row: int) -> Callable[[], float]:
     """A function that times calls on shapes of which nothing is known but that their kernels,
     which other shapes have needed too, are loaded.
@@ -192,11 +188,10 @@ def first_call_sampler(library: str, dtype: str, in_a_row: int) -> Callable[[], 
     return sample
 
 
-def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
+def make_sampler(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
     if variant.call in FIRST_CALLS:
         return first_call_sampler(variant.library, a.dtype.name, FIRST_CALLS[variant.call])
-    problems = random_problems(a.dtype.name)
     word, _, call = variant.call.partition(" ")
     context = dxgemm.patch(**PATCHES[word]) if word in PATCHES else nullcontext()
     call = call if word in PATCHES else variant.call
@@ -209,11 +204,12 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
         np.testing.assert_array_equal(product, expected, err_msg=str(variant))
     else:
         names = choice_names(a, b) if variant.call in CHOICES else launch_names()
+    workloads = random_workloads([(a.dtype.name, None)], SEED)
     timer = Timer(call, globals=names)
 
     def sample() -> float:
         if variant.call in CHOICES:
-            names["problems"] = iter(list(islice(problems, CALLS)))
+            names["problems"] = iter([each.problem() for each in islice(workloads, CALLS)])
         with context:
             seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
@@ -224,39 +220,33 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
     return sample
 
 
-@pytest.fixture(scope="module", params=["float32", "float64"])
-def dtype(request: pytest.FixtureRequest) -> str:
-    return request.param
+def measure_calls(row: Row) -> Found:
+    shape = (row.case.size, row.case.size)
+    a, b, _ = inputs.operands("integers", shape, shape, shape, row.case.dtype)
+    samplers = {name: make_sampler(variant, a, b) for name, variant in row.variants.items()}
+    samples = interleave(samplers, ROUNDS)
+    return {name: Measured(samples_s=samples_s) for name, samples_s in samples.items()}
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def size(request: pytest.FixtureRequest) -> int:
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def samples_s(dtype: str, size: int) -> dict[str, list[float]]:
-    """Samples of every variant, interleaved."""
-    shape = (size, size)
-    a, b, _ = inputs.operands("integers", shape, shape, shape, dtype)
-    return interleave({str(variant): prepare(variant, a, b) for variant in VARIANTS}, ROUNDS)
-
-
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def bench_call(
-    benchmark: Any, samples_s: dict[str, list[float]], dtype: str, size: int, variant: Variant
-) -> None:
-    seconds = samples_s[str(variant)]
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    variant, (dtype, size) = row.variants[name], row.case
     explanation = dxgemm.explain_shape(size, size, size, dtype)
-    benchmark.group = f"{dtype}, {size} x {size}"
-    benchmark.extra_info.update(
-        library=variant.library,
-        call=variant.call,
-        implementation=explanation.choice.implementation if variant.call in DXGEMM_CALLS else None,
-        dtype=dtype,
-        m=size,
-        n=size,
-        k=size,
-        host_us=1e6 * statistics.median(seconds),
-    )
-    replay(benchmark, seconds)
+    return {
+        "library": variant.library,
+        "call": variant.call,
+        "implementation": (
+            explanation.choice.implementation if variant.call in DXGEMM_CALLS else None
+        ),
+        "dtype": dtype,
+        "m": size,
+        "n": size,
+        "k": size,
+        "host_us": 1e6 * found[name].seconds,
+    }
+
+
+bench_call = bench(
+    [Row(Square(dtype, n), list_variants()) for dtype in ("float32", "float64") for n in SIZES],
+    describe,
+    measuring=measure_calls,
+)

@@ -2,137 +2,146 @@
 
 `vs_bound` is the time that the function's operations take at the GPU's rate of instructions, one a
 pair of elements for each, over that of the product. `vs_cdist` and `vs_compiled` are the times of
-`torch.cdist` and of the compiled broadcast form over it. Rows with an epilogue have the nearest
-column found in the same kernel; their `vs_plain` is the time without it over theirs. A result must
-be exact on small integers. All are timed interleaved; `comparison.py` says how.
+`torch.cdist` and of the compiled broadcast form over it. With the inner function `l1` the nearest
+column is also found in the same kernel; `vs_plain` is the time of the product over that.
+Results must be exact on small integers.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
-import pytest
-from comparison import (
-    L2_BYTES,
-    SMOKE,
-    Case,
-    Timer,
-    arrange,
-    make_timer,
-    random_operands,
-    row,
-    take_turns,
-    to_dtypes,
-    working_dtype,
-    xp,
-)
-from interleave import replay, replay_clock
+from cases import SMOKE, Call, Case, Operands, own, same, to_dtype, widened, xp
+from measuring import OWN, Found, Row, Variants, bench, fields, ratio
+from oracle import inputs
+from rivals import as_tensor, torch
 
 import dxgemm
 from dxgemm import inners, reductions
 from dxgemm.runtime.device import device_facts
-from dxgemm.tuning import sampling
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
-MOST_SETS = 4  # of operands, which are large
 CHECKED = 64  # rows and columns of a result
-OWN, NEAREST, CDIST, COMPILED = "automatic", "argmin", "torch.cdist", "torch.compile"
+NEAREST, CDIST, COMPILED = "argmin", "torch.cdist", "torch.compile"
 SIZES = [
     (1024, 1024, 1024), (4096, 4096, 4096), (4096, 4096, 128), (20000, 2000, 64), (1000, 1003, 517),
 ]  # fmt: skip
 
-# By broadcasting, of points (..., m, 1, k) and (..., 1, n, k); and the p of torch.cdist.
-FORMS: dict[str, tuple[Callable[[Any, Any], Any], float | None]] = {
-    "l1": (lambda x, y: abs(x - y).sum(-1), 1.0),
-    "chebyshev": (lambda x, y: (abs(x - y)).max(-1), float("inf")),
-    "squared_euclidean": (lambda x, y: ((x - y) ** 2).sum(-1), None),
-    "min_plus": (lambda x, y: (x + y).min(-1), None),
+# Of broadcast points: the reduction over k, and what it reduces; and the p of torch.cdist.
+FORMS: dict[str, tuple[str, Callable[[Any, Any], Any], float | None]] = {
+    "l1": ("sum", lambda x, y: abs(x - y), 1.0),
+    "chebyshev": ("amax", lambda x, y: abs(x - y), float("inf")),
+    "squared_euclidean": ("sum", lambda x, y: (x - y) ** 2, None),
+    "min_plus": ("amin", lambda x, y: x + y, None),
 }
 
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
-Call = Callable[[], Any]
+@dataclass(frozen=True)
+class InnerCase(Case):
+    """Points in the rows of a and in the columns of b, and an inner function of `FORMS`."""
 
+    inner: str = ""
 
-def list_cases() -> list[Case]:
-    """Points in the rows of a and in the columns of b."""
-    if SMOKE:
-        return [Case("float32", 5, 6, 3, "row_col_row"), Case("float16", 4, 3, 5, "row_col_row")]
-    cases = [
-        Case(dtype, *size, "row_col_row") for dtype in ("float32", "float64") for size in SIZES
-    ]
-    cases += [Case("float32", 500, 500, 500, "row_col_row", 64)]
-    return [*cases, Case("float32", 4096, 4096, 4096), Case("float16", *SIZES[2], "row_col_row")]
+    def __str__(self) -> str:
+        return f"{self.inner}-{super().__str__()}"
 
+    @property
+    def exact_fills(self) -> tuple[Any, Any]:
+        return inputs.integers, inputs.integers
 
-def rivals_of(name: str, operands: Any) -> dict[str, Call]:
-    """Calls of torch on the same points."""
-    if SMOKE:
+    def expected(self, x: Operands) -> Any:
+        """The first rows and columns of the result."""
+        few = x.a[..., :CHECKED, :], x.b[..., :CHECKED].swapaxes(-1, -2)
+        return widened(to_dtype(form(self.inner, xp)(*map(widened, few)), self.out_dtype))
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        if name == NEAREST:
+            is_right = same(call(), x.out.argmin(-1))  # of what the plain product, checked, left
+        else:
+            self.spoil(x.out)
+            is_right = same(widened(call()[..., :CHECKED, :CHECKED]), expected)
+        if not is_right:
+            self.fail(name)
         return {}
-    import torch
-
-    form, p = FORMS[name]
-    x, y = (torch.from_dlpack(operand) for operand in operands[:2])
-    y = y.swapaxes(-1, -2)
-    reduced = {"chebyshev": lambda x, y: (x - y).abs().amax(-1),
-               "min_plus": lambda x, y: (x + y).amin(-1)}.get(name, form)  # fmt: skip
-    compiled = torch.compile(lambda x, y: reduced(x[..., :, None, :], y[..., None, :, :]))
-    calls: dict[str, Call] = {COMPILED: lambda: compiled(x, y)}
-    if p is not None and x.dtype != torch.float16:
-        calls[CDIST] = lambda: torch.cdist(x, y, p=p)
-    return calls
 
 
-def check(name: str, case: Case) -> None:
-    """Stop at a result that is not exact."""
-    rng, dtype = xp.random.default_rng(0), working_dtype(case)
-    matrices = [rng.integers(-3, 4, shape).astype(dtype) for shape in case.shapes]
-    a, b, out = to_dtypes(case, arrange(case, matrices))
-    dxgemm.gemm(a, b, out=out, inner=getattr(inners, name))
-    x, y = a[..., :CHECKED, :].astype("float64"), b[..., :CHECKED].astype("float64")
-    exact = FORMS[name][0](x[..., :, None, :], y.swapaxes(-1, -2)[..., None, :, :])
-    if not bool((out[..., :CHECKED, :CHECKED] == exact.astype(out.dtype)).all()):
-        pytest.fail(f"a wrong result for {name}, {case}", pytrace=False)
+def form(inner: str, module: Any) -> Callable[[Any, Any], Any]:
+    """The function by broadcasting, of points (..., m, k) and (..., n, k) in a library."""
+    reduction, pairs, _ = FORMS[inner]
+    reduce = getattr(module, reduction)
+    return lambda x, y: reduce(pairs(x[..., :, None, :], y[..., None, :, :]), -1)
 
 
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
+def points(x: Operands) -> tuple[Any, Any]:
+    return as_tensor(x.a), as_tensor(x.b).swapaxes(-1, -2)
 
 
-@pytest.mark.parametrize("name, case", [*product(FORMS, list_cases())], ids=str)
-def bench_inner(benchmark: Any, timer: Timer, name: str, case: Case) -> None:
-    inner, rng = getattr(inners, name), xp.random.default_rng(0)
-    check(name, case)
-    count = sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)
-    calls: dict[str, list[Call]] = {}
-    for _ in range(count):
-        a, b, out = operands = random_operands(case, rng)
-        found: dict[str, Call] = {OWN: dxgemm.plan(a, b, out=out, inner=inner)}
-        if name == "l1":
-            found[NEAREST] = dxgemm.plan(a, b, inner=inner, epilogue=reductions.argmin(1))
-        for variant, call in (found | rivals_of(name, operands)).items():
-            calls.setdefault(variant, []).append(call)
-    for of_one in calls.values():  # builds
-        of_one[0]()
-    call_s = {variant: timer(of_one[:1]) for variant, of_one in calls.items()}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    seconds = {variant: statistics.median(samples) for variant, samples in samples_s.items()}
-    explained = calls[OWN][0].explain()  # type: ignore[attr-defined]
+def nearest(case: InnerCase, x: Operands) -> Call:
+    inner = getattr(inners, case.inner)
+    return dxgemm.plan(x.a, x.b, inner=inner, epilogue=reductions.argmin(1))
+
+
+def cdist(case: InnerCase, x: Operands) -> Call:
+    a, b = points(x)
+    return lambda: torch().cdist(a, b, p=FORMS[case.inner][2])
+
+
+def compiled(case: InnerCase, x: Operands) -> Call:
+    a, b = points(x)
+    call = compiled_form(case)
+    return lambda: call(a, b)
+
+
+@lru_cache(maxsize=1)
+def compiled_form(case: InnerCase) -> Any:
+    torch().compiler.reset()  # else it compiles for any shape after the first ones
+    return torch().compile(form(case.inner, torch()))
+
+
+def variants_of(case: InnerCase) -> Variants:
+    variants: dict[str, Any] = {OWN: own(inner=getattr(inners, case.inner))}
+    if case.inner == "l1":
+        variants[NEAREST] = nearest
+    if not SMOKE:
+        variants[COMPILED] = compiled
+        if FORMS[case.inner][2] is not None and case.dtype != "float16":
+            variants[CDIST] = cdist
+    return variants
+
+
+def list_cases() -> list[InnerCase]:
+    kinds: list[tuple[Any, ...]]
+    if SMOKE:
+        kinds = [("float32", 5, 6, 3, "row_col_row"), ("float16", 4, 3, 5, "row_col_row")]
+    else:
+        kinds = [(dtype, *n, "row_col_row") for dtype in ("float32", "float64") for n in SIZES]
+        kinds += [("float32", 500, 500, 500, "row_col_row", 64), ("float32", 4096, 4096, 4096)]
+        kinds += [("float16", *SIZES[2], "row_col_row")]
+    return [InnerCase(*kind, inner=inner) for inner, kind in product(FORMS, kinds)]
+
+
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    case, seconds = row.case, found[name].seconds
+    pairs = case.flops / 2
     peak = device_facts(0).peak_tflops["float64" if case.dtype == "float64" else "float32"]
-    bound_s = inner.operations * case.flops / 2 / (1e12 * peak / 2)
-    benchmark.group = f"{name}, {case}"
-    benchmark.extra_info.update(
-        row(case, OWN, explained.choice.config, samples_s),
-        implementation=explained.choice.implementation,
-        inner=name,
-        tpairs_per_s=1e-12 * case.flops / 2 / seconds[OWN],
-        vs_bound=None if SMOKE else bound_s / seconds[OWN],
-        vs_cdist=seconds[CDIST] / seconds[OWN] if CDIST in seconds else None,
-        vs_compiled=seconds[COMPILED] / seconds[OWN] if COMPILED in seconds else None,
-        vs_plain=seconds[OWN] / seconds[NEAREST] if NEAREST in seconds else None,
+    bound_s = getattr(inners, case.inner).operations * pairs / (1e12 * peak / 2)
+    is_timed = NEAREST in found and found[NEAREST].samples_s
+    return fields(
+        row,
+        name,
+        found,
+        tpairs_per_s=1e-12 * pairs / seconds,
+        vs_bound=None if SMOKE else bound_s / seconds,
+        vs_cdist=ratio(found, CDIST, name),
+        vs_compiled=ratio(found, COMPILED, name),
+        vs_plain=ratio(found, OWN, NEAREST) if is_timed else None,
     )
-    replay(benchmark, samples_s[OWN])
+
+
+bench_inner = bench(
+    [Row(case, variants_of(case), [OWN]) for case in list_cases()], describe, budget_s=CASE_S
+)

@@ -1,30 +1,22 @@
 """GPU time of every rung of the ladder, each with its best config for the problem.
 
-Every config is checked and timed alone first, with operands out of the L2 cache as in what follows;
-`configs_us` holds the least of three samples. The quickest of each rung, and those that come close
-to it, then run interleaved with the other rungs and with cuBLAS; `comparison.py` says how. The one
-that is quickest there stands for its rung. Where one call takes longer than LONGEST_CALL_S, by the
-time taken or by the rate of the size before, a config is left out.
+The best config of each rung is found as `measure_best` says; `configs_us` holds the least time of
+each. A config whose call takes longer than LONGEST_CALL_S is left out.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import pytest
-from comparison import SMOKE, Attempt, Case, Timer, Trial, interleaved, make_timer, row
-from interleave import replay, replay_clock
-from twins import find_twin
+from cases import SMOKE, Case, own
+from measuring import CUBLAS, Found, Groups, Row, bench, fields, measure_best
+from twins import twin_tflops
 
 import dxgemm
 from dxgemm.problem.define import contiguous_problem
 
 LONGEST_CALL_S = 60 if SMOKE else 0.4
-CONFIG_SAMPLES = 1 if SMOKE else 3
-CLOSE = 1.05  # times the quickest config's time
 INTERLEAVED_S = 0.7  # for all rounds of a case
 
 RUNGS = [i for i in dxgemm.implementations() if i.rung is not None]
@@ -38,8 +30,6 @@ SQUARES = [256, 512, 1024, 2048, 4096, 8192]
 LARGEST = [(16384, 16384, 16384)]
 RECTANGLES = [(8192, 1024, 4096), (1024, 8192, 512), (2048, 2048, 16384)]
 RAGGED = [(4095, 4095, 4095), (4097, 4097, 4097), (4000, 4000, 4000), (1000, 1000, 1000)]
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 
 def list_cases() -> list[Case]:
@@ -55,17 +45,6 @@ def list_cases() -> list[Case]:
     ]
 
 
-def names_for(case: Case) -> list[str]:
-    """Every rung on a square, the top rungs on other shapes, and cuBLAS; none without a rung."""
-    is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
-    names = [
-        rung.name
-        for rung in RUNGS
-        if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
-    ]
-    return [*names, "cublas"] if names else []
-
-
 def is_made_for(rung: Any, case: Case) -> bool:
     """Tells whether a rung computes a case, in the precision that the case is about.
 
@@ -78,117 +57,43 @@ def is_made_for(rung: Any, case: Case) -> bool:
     return case.precision is None or rung.supports(contiguous_problem(*shape)) is not None
 
 
-PARAMETERS = [
-    pytest.param(case, name, id=f"{case}-{name}")
-    for case in list_cases()
-    for name in names_for(case)
-]
+def variants_of(case: Case) -> Groups:
+    """Configs of every rung on a square, of the top rungs on other shapes, and cuBLAS."""
+    is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
+    groups = {
+        rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)}
+        for rung in RUNGS
+        if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
+    }
+    return groups | {CUBLAS: {CUBLAS: own(CUBLAS)}} if groups else {}
 
 
-@dataclass
-class Measurement:
-    """One case: attempts by rung, one a config, the best of each rung, and its samples."""
-
-    attempts: dict[str, list[Attempt]] = field(default_factory=dict)
-    best: dict[str, Attempt] = field(default_factory=dict)
-    samples_s: dict[str, list[float]] = field(default_factory=dict)
-
-
-class Ladder:
-    """Measures cases as they come and remembers the last one, and how quick each config was."""
-
-    def __init__(self) -> None:
-        self._timer: Timer = make_timer()
-        self._flops_per_s: dict[Any, float] = {}
-        self._case: Case | None = None
-        self._measurement = Measurement()
-
-    def measure(self, case: Case) -> Measurement:
-        if case != self._case:
-            self._case, self._measurement = case, self._measure(case)
-        return self._measurement
-
-    def _measure(self, case: Case) -> Measurement:
-        result = Measurement()
-        trial = Trial(case, self._timer)
-        for name in names_for(case):
-            result.attempts[name] = [
-                self._attempt(trial, case, implementation)
-                for implementation in configs_of(name, case.dtype)
-            ]
-        del trial  # its operands: the next ones may be as large
-        contenders = {
-            (name, index): attempt
-            for name, attempts in result.attempts.items()
-            for index, attempt in enumerate(attempts)
-            if not attempt.refusal
-            and attempt.call_s < CLOSE * min(a.call_s for a in attempts if not a.refusal)
-        }
-        samples_s = interleaved(case, contenders, self._timer, INTERLEAVED_S)
-        for key in sorted(samples_s, key=lambda key: -statistics.median(samples_s[key])):
-            result.best[key[0]] = contenders[key]
-            result.samples_s[key[0]] = samples_s[key]
-        return result
-
-    def _attempt(self, trial: Trial, case: Case, implementation: Any) -> Attempt:
-        key = (implementation, case.dtype, case.precision)
-        if key in self._flops_per_s:
-            expected_s = case.flops / self._flops_per_s[key]
-            if expected_s > LONGEST_CALL_S and implementation != "cublas":
-                return Attempt(implementation, refusal=f"one call would take {expected_s:.2g} s")
-        attempt = trial.attempt(implementation, CONFIG_SAMPLES)
-        self._flops_per_s[key] = case.flops / attempt.call_s
-        if attempt.call_s > LONGEST_CALL_S and implementation != "cublas" and not attempt.refusal:
-            attempt.refusal = f"one call takes {attempt.call_s:.2g} s"
-        return attempt
-
-
-def configs_of(name: str, dtype: str) -> Iterator[Any]:
-    """Values of `implementation=` for each config of a rung."""
-    if name == "cublas":
-        yield name
-        return
-    (rung,) = (rung for rung in RUNGS if rung.name == name)
-    for config in rung.configs(dtype):
-        yield name, config
-
-
-@pytest.fixture(scope="module")
-def ladder() -> Ladder:
-    return Ladder()
-
-
-@pytest.mark.parametrize(("case", "name"), PARAMETERS)
-def bench_rung(benchmark: Any, ladder: Ladder, case: Case, name: str) -> None:
-    measurement = ladder.measure(case)
-    attempts = measurement.attempts[name]
-    wrong = [str(attempt.implementation) for attempt in attempts if attempt.is_wrong]
-    if wrong:
-        pytest.fail(f"wrong results for {case}: {', '.join(wrong)}", pytrace=False)
-    if name not in measurement.best:
-        pytest.skip(attempts[0].refusal or "no config")
-    benchmark.group = str(case)
-    explanation = measurement.best[name].explanation
-    per_sm = explanation.occupancy.per_sm
-    extra = row(case, name, explanation.choice.config, measurement.samples_s)
-    twin = find_twin(
-        name, case.dtype, case.precision, (case.m, case.n, case.k), explanation.work.device
-    )
-    benchmark.extra_info.update(
-        extra,
-        rung=next((rung.rung for rung in RUNGS if rung.name == name), None),
-        twin_tflops=twin.tflops if twin else None,
-        vs_twin=extra["tflops"] / twin.tflops if twin else None,
-        blocks=explanation.occupancy.blocks,
-        waves=explanation.occupancy.waves,
-        threads=explanation.occupancy.threads,
-        registers=explanation.occupancy.registers,
-        smem_bytes=explanation.occupancy.smem_bytes,
-        blocks_per_sm=per_sm and per_sm.blocks,
-        configs_us={
-            attempt.explanation.choice.config: 1e6 * attempt.call_s
-            for attempt in attempts
-            if attempt.explanation is not None and not attempt.refusal
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    case, explanation = row.case, found[name].explanation
+    occupancy, shape = explanation.occupancy, (case.m, case.n, case.k)
+    twin = twin_tflops(name, case.dtype, case.precision, shape, explanation.work.device)
+    extra = fields(row, name, found)
+    return {
+        **extra,
+        "configs_us": {
+            str(each.explanation.choice.config): 1e6 * min(each.samples_s)
+            for each in found[name].group
+            if each.samples_s
         },
-    )
-    replay(benchmark, measurement.samples_s[name])
+        "rung": next((rung.rung for rung in RUNGS if rung.name == name), None),
+        "twin_tflops": twin,
+        "vs_twin": extra["tflops"] / twin if twin else None,
+        "blocks": occupancy.blocks,
+        "waves": occupancy.waves,
+        "threads": occupancy.threads,
+        "registers": occupancy.registers,
+        "smem_bytes": occupancy.smem_bytes,
+        "blocks_per_sm": occupancy.per_sm and occupancy.per_sm.blocks,
+    }
+
+
+bench_rung = bench(
+    [Row(case, variants_of(case)) for case in list_cases()],
+    describe,
+    partial(measure_best, budget_s=INTERLEAVED_S, longest_s=LONGEST_CALL_S),
+)

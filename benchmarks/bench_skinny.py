@@ -10,31 +10,16 @@ With `batch_invariant` the choice keeps each row's bits, for one to thousands of
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import pytest
-from comparison import (
-    SMOKE,
-    Case,
-    Timer,
-    Trial,
-    make_timer,
-    plans_on_random_operands,
-    row,
-    take_turns,
-    xp,
-)
-from interleave import replay, replay_clock
+from cases import SMOKE, Call, Case, Operands, own, xp
+from measuring import CUBLAS, OWN, Found, Row, bench, fields
 
 from dxgemm.choice.batch_invariant import BatchInvariant
 
 CASE_S = 0.08  # of timing a case, unless fewest rounds take longer
-AUTOMATIC, BASELINE, READING = "automatic", "cublas", "read"
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
+READING = "read"
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 LAYERS = [
@@ -44,8 +29,6 @@ LAYERS = [
 ]  # fmt: skip
 ARRANGEMENTS = ("row_col_row", "row_row_row")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8")
-
-
 INVARIANT_ROWS = (*ROWS, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -70,63 +53,24 @@ def list_cases() -> list[Case]:
     ]
 
 
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
+def read(case: Case, x: Operands) -> Call:
+    """Sum as many bytes as the case moves."""
+    array = xp.ones(-(-case.bytes_moved // 4), "float32")
+    total = xp.empty((), "float32")
+    return lambda: array.sum(out=total)
 
 
-@pytest.mark.parametrize("case", list_cases(), ids=str)
-def bench_few_rows(benchmark: Any, timer: Timer, case: Case) -> None:
-    measure(benchmark, timer, case, None)
+def benchmark_of(cases: list[Case], implementation: Any) -> Any:
+    variants = {OWN: own(implementation), READING: read}
+    variants |= {} if SMOKE else {CUBLAS: own(CUBLAS)}
+
+    def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+        extra = fields(row, name, found, batch_invariant=implementation is not None)
+        read_gbs = 1e-9 * row.case.bytes_moved / found[READING].seconds
+        return extra | {"gbs": extra["gbytes_per_s"], "read_gbs": read_gbs}
+
+    return bench([Row(case, variants, [OWN]) for case in cases], describe, budget_s=CASE_S)
 
 
-@pytest.mark.parametrize("case", list_invariant_cases(), ids=str)
-def bench_batch_invariant(benchmark: Any, timer: Timer, case: Case) -> None:
-    measure(benchmark, timer, case, BatchInvariant(None))
-
-
-def measure(benchmark: Any, timer: Timer, case: Case, implementation: Any) -> None:
-    """Time the choice, cuBLAS and a read of as many bytes in turn."""
-    trial = Trial(case, timer)
-    attempts = {AUTOMATIC: trial.attempt(implementation)}
-    if not SMOKE:
-        attempts[BASELINE] = trial.attempt(BASELINE)
-    del trial
-    chosen = attempts[AUTOMATIC]
-    if chosen.is_wrong:
-        pytest.fail(f"a wrong result for {case}", pytrace=False)
-    if chosen.refusal:
-        pytest.skip(chosen.refusal)
-    right = {name: a for name, a in attempts.items() if not (a.refusal or a.is_wrong)}
-    calls = plans_on_random_operands(case, right)
-    calls[READING] = reads(case, len(calls[AUTOMATIC]))
-    call_s = {name: right[name].call_s if name in right else chosen.call_s for name in calls}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    report(benchmark, case, chosen.explanation, samples_s, implementation is not None)
-
-
-def reads(case: Case, count: int) -> list[Callable[[], object]]:
-    """Sums of as many bytes as the case moves, each over memory of its own."""
-    arrays = [xp.ones(-(-case.bytes_moved // 4), "float32") for _ in range(count)]
-    totals = xp.empty((), "float32")
-    return [lambda array=array: array.sum(out=totals) for array in arrays]
-
-
-def report(
-    benchmark: Any,
-    case: Case,
-    explanation: Any,
-    samples_s: dict[str, list[float]],
-    is_invariant: bool,
-) -> None:
-    """File the row of the automatic choice."""
-    own_s, read_s = (statistics.median(samples_s[name]) for name in (AUTOMATIC, READING))
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        row(case, AUTOMATIC, explanation and explanation.choice.config, samples_s),
-        implementation=explanation and explanation.choice.implementation,
-        batch_invariant=is_invariant,
-        gbs=1e-9 * case.bytes_moved / own_s,
-        read_gbs=1e-9 * case.bytes_moved / read_s,
-    )
-    replay(benchmark, samples_s[AUTOMATIC])
+bench_few_rows = benchmark_of(list_cases(), None)
+bench_batch_invariant = benchmark_of(list_invariant_cases(), BatchInvariant(None))

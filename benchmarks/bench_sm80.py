@@ -1,21 +1,19 @@
 """GPU time of the tensor-core kernels that run from Ampere on, with this GPU as a stand-in.
 
 `tensor_tile` reads aligned operands, or aligned copies; `shifted_tile` reads them as they lie. Each
-computes a case with all its configs, whole and in split-K slices. All are checked, then timed,
-interleaved with cuBLAS; `comparison.py` says how. A row is the fastest. On a GPU with faster
-instructions, such as Hopper's wgmma, cuBLAS uses those. Emulated float64 is timed beside the kernel
-over wgmma, too.
+computes a case with all its configs, whole and in split-K slices. All are interleaved with cuBLAS,
+and a row is the fastest. On a GPU with faster instructions, such as Hopper's wgmma, cuBLAS uses
+those. Emulated float64 is timed beside the kernel over wgmma, too.
 """
 
 from __future__ import annotations
 
-import statistics
+from functools import partial
 from itertools import product
 from typing import Any
 
-import pytest
-from comparison import SMOKE, Case, Timer, Trial, interleaved, make_timer, row
-from interleave import replay, replay_clock
+from cases import SMOKE, Case, own
+from measuring import CUBLAS, OWN, Found, Groups, Row, bench, fields, measure_best, ratio
 
 from dxgemm.choice.registry import find_implementation
 
@@ -23,8 +21,6 @@ KERNELS = ("widening_tile",) if SMOKE else ("tensor_tile", "shifted_tile")
 EMULATED, OVER_WGMMA = "emulated_float64_tile", "emulated_float64"
 SLICES = (1,) if SMOKE else (1, 2, 4, 8)
 CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 SQUARES = [512, 1024, 2048, 4096, 8192]
 RECTANGLES = [
@@ -54,33 +50,26 @@ def list_cases() -> list[Case]:
     return [*cases, Case("float16", 131, 131, 131, batch=300)]
 
 
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
+def variants_of(case: Case) -> Groups:
+    configs = {
+        f"{name} {config} {slices}": own((name, config, slices))
+        for name in ((EMULATED,) if case.precision else KERNELS)
+        for config, slices in product(find_implementation(name).configs(case.dtype), SLICES)
+    }
+    groups = {OWN: configs, CUBLAS: {CUBLAS: own(CUBLAS)}}
+    return groups | ({OVER_WGMMA: {OVER_WGMMA: own(OVER_WGMMA)}} if case.precision else {})
 
 
-@pytest.mark.parametrize("case", list_cases(), ids=str)
-def bench_sm80(benchmark: Any, timer: Timer, case: Case) -> None:
-    trial = Trial(case, timer)
-    attempts = {"cublas": trial.attempt("cublas")}
-    configs = {}
-    if case.precision:
-        attempts[OVER_WGMMA] = trial.attempt(OVER_WGMMA)
-    for name in (EMULATED,) if case.precision else KERNELS:
-        for config, slices in product(find_implementation(name).configs(case.dtype), SLICES):
-            text = f"{config} in {slices} slices" if slices > 1 else str(config)
-            configs[f"{name} {text}"] = name, text
-            attempts[f"{name} {text}"] = trial.attempt((name, config, slices))
-    wrong = [name for name, attempt in attempts.items() if attempt.is_wrong]
-    assert not wrong, f"{wrong} give wrong results for {case}"
-    right = {name: attempt for name, attempt in attempts.items() if not attempt.refusal}
-    samples_s = interleaved(case, right, timer, CASE_S)
-    own = [name for name in samples_s if name in configs]
-    best = min(own, key=lambda name: statistics.median(samples_s[name]))
-    implementation, config = configs[best]
-    benchmark.group = str(case)
-    benchmark.extra_info.update(row(case, best, config, samples_s), implementation=implementation)
-    if OVER_WGMMA in samples_s:
-        hopper_s, own_s = (statistics.median(samples_s[name]) for name in (OVER_WGMMA, best))
-        benchmark.extra_info["vs_wgmma"] = hopper_s / own_s
-    replay(benchmark, samples_s[best])
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    extra, slices = fields(row, name, found), found[name].explanation.choice.slices
+    if slices > 1:
+        extra["config"] += f" in {slices} slices"
+    vs_wgmma = ratio(found, OVER_WGMMA, name)
+    return extra | ({"vs_wgmma": vs_wgmma} if vs_wgmma else {})
+
+
+bench_sm80 = bench(
+    [Row(case, variants_of(case), [OWN]) for case in list_cases()],
+    describe,
+    partial(measure_best, budget_s=CASE_S),
+)

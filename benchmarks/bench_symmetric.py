@@ -4,45 +4,29 @@
 symmetry, over that of `gemm_symmetric`, which writes both triangles. `vs_rival` is that of the
 quicker of cuBLAS's gemm, which writes both, and its syrk for float32 and float64, which writes one.
 For emulated products, both are those of the same dtype.
-The result must be exact and symmetric bit for bit. All are timed interleaved; `comparison.py` says
-how.
+The result must be exact, and symmetric bit for bit.
 
 A masked product computes the live blocks alone, `live` of all. Its `vs_gemm` is over the plain
-product; it must have that one's values where blocks are live, and leave the others alone.
+product; it must be exact where blocks are live, and leave the others alone.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
-import pytest
-from comparison import (
-    L2_BYTES,
-    SMOKE,
-    Case,
-    Timer,
-    make_timer,
-    random_operands,
-    row,
-    take_turns,
-    to_dtype,
-    working_dtype,
-    xp,
-)
-from interleave import replay, replay_clock
+from cases import SMOKE, Call, Case, Operands, own, same, xp
+from measuring import CUBLAS, OWN, Found, Row, bench, fastest, fields, ratio
 
 import dxgemm
-from dxgemm.tuning import sampling
+from dxgemm.errors import MissingPackageError
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 SIZES = (256, 512, 1000, 1024, 2048, 4095, 4096, 8192)
 DEPTHS = (64, 512, None, 65536)  # None: as large as the result
 MOST_FLOPS = 2**42
-MOST_SETS = 4  # of operands, which are large
 KINDS = (
     ("float32", None),
     ("float64", None),
@@ -56,92 +40,99 @@ MASKED_DEPTHS = (3,) if SMOKE else (512, 4096)
 MASKS: tuple[str, ...] = ("all",)
 if not SMOKE:
     MASKS += ("half at random", "eighth at random", "lower triangle", "band")
-OWN, GEMM, CUBLAS, SYRK = "automatic", "gemm", "cublas", "cublas syrk"
-
-pytestmark = pytest.mark.benchmark(timer=replay_clock)
-
-Call = Callable[[], Any]
+GEMM, SYRK = "gemm", "cublas syrk"
+BLOCK = 128  # of a mask
 
 
-def list_cases() -> list[Case]:
-    """Products a @ a.T: row-major by column-major."""
-    if SMOKE:
-        return [Case("float32", 6, 6, 3, "row_col_row"), Case("float16", 5, 5, 4, "row_col_row")]
-    return [
-        Case(dtype, n, n, k or n, "row_col_row", precision=precision)
-        for (dtype, precision), n, k in product(KINDS, SIZES, DEPTHS)
-        if 2 * n * n * (k or n) <= MOST_FLOPS and k != n
-    ]
+class SymmetricCase(Case):
+    """A product a @ a.T: row-major by column-major."""
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        x = super().operands(rng, is_exact)
+        x.b = x.a.copy().T  # gemm sees that b is a.T by its address
+        return x
+
+    @property
+    def exact_fills(self) -> tuple[Any, Any]:
+        small = super().exact_fills[1]  # no canary: a is both operands
+        return small, small
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        super().check(name, call, x, expected)
+        if name != OWN:
+            return {}
+        found = symmetric(self, self.operands(xp.random.default_rng(0)))()
+        bits = found.view(f"uint{8 * found.itemsize}")
+        if not same(bits, bits.T):
+            self.fail(f"{name}, which is not symmetric,")
+        return {"symmetry": call.explain().work.symmetry}  # type: ignore[attr-defined]
 
 
-def calls_of(case: Case, a: Any) -> dict[str, Call]:
-    """The variants on one matrix, by name; each call returns what it wrote."""
-    twin = a.copy()  # gemm sees that b is a.T by its address
-    out = xp.empty((case.n, case.n), a.dtype)
-    precision = case.precision
+def symmetric(case: Case, x: Operands) -> Call:
+    """`gemm_symmetric`, which has no plan but an explanation."""
 
-    def symmetric() -> Any:
-        return dxgemm.gemm_symmetric(a, out=out, precision=precision)
+    def call() -> Any:
+        return dxgemm.gemm_symmetric(x.a, out=x.out, precision=case.precision)
 
-    calls = {OWN: symmetric, GEMM: dxgemm.plan(a, twin.T, out=out, precision=precision)}
-    if SMOKE:
-        return calls
-    calls[CUBLAS] = dxgemm.plan(a, twin.T, out=out, precision=precision, implementation="cublas")
-    if precision != "tf32" and case.dtype in ("float32", "float64"):
-        from cupy import cublas
-
-        if hasattr(cublas, "syrk"):
-            calls[SYRK] = lambda: cublas.syrk("N", a, out=out, lower=True)
-    return calls
-
-
-def check(case: Case, calls: Sequence[Call], a: Any) -> None:
-    """Stop at a result that is not exact, or not symmetric; a holds small integers."""
-    exact = xp.matmul(a.astype("float64"), a.T.astype("float64"))
-    found = calls[0]().astype("float64")
-    if not bool((found == to_dtype(exact, case.out_dtype).astype("float64")).all()):
-        pytest.fail(f"a wrong result for {case}", pytrace=False)
-
-
-def check_bits(case: Case, call: Call) -> None:
-    found = call()
-    bits = found.view(f"uint{8 * found.itemsize}")
-    if not bool((bits == bits.T).all()):
-        pytest.fail(f"an asymmetric result for {case}", pytrace=False)
-
-
-@pytest.fixture(scope="module")
-def timer() -> Timer:
-    return make_timer()
-
-
-@pytest.mark.parametrize("case", list_cases(), ids=str)
-def bench_symmetric(benchmark: Any, timer: Timer, case: Case) -> None:
-    rng = xp.random.default_rng(0)
-    small = rng.integers(-2, 3, (case.n, case.k)).astype(working_dtype(case)).astype(case.dtype)
-    check(case, list(calls_of(case, small).values()), small)
-    count = sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)
-    matrices = [random_operands(case, rng)[0] for _ in range(count)]
-    variants = [calls_of(case, matrix) for matrix in matrices]
-    check_bits(case, variants[0][OWN])
-    calls = {name: [each[name] for each in variants] for name in variants[0]}
-    for of_one in calls.values():  # builds
-        of_one[0]()
-    call_s = {name: timer(of_one[:1]) for name, of_one in calls.items()}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
-    rival = min((SYRK, CUBLAS), key=lambda name: seconds.get(name, float("inf")))
-    explained = dxgemm.explain_symmetric(matrices[0], precision=case.precision)
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        row(case, OWN, explained.choice.config, samples_s),
-        implementation=explained.choice.implementation,
-        symmetry=explained.work.symmetry,
-        vs_gemm=seconds[GEMM] / seconds[OWN],
-        rival=rival if rival in seconds else None,
-        vs_rival=seconds[rival] / seconds[OWN] if rival in seconds else None,
+    call.explain = lambda: dxgemm.explain_symmetric(  # type: ignore[attr-defined]
+        x.a, precision=case.precision
     )
-    replay(benchmark, samples_s[OWN])
+    return call
+
+
+def syrk(case: Case, x: Operands) -> Call:
+    from cupy import cublas
+
+    if not hasattr(cublas, "syrk"):
+        raise MissingPackageError("this CuPy has no syrk")
+    return lambda: cublas.syrk("N", x.a, out=x.out, lower=True)
+
+
+def list_rows() -> list[Row]:
+    if SMOKE:
+        shapes: list[tuple[Any, ...]] = [("float32", 6, 6, 3), ("float16", 5, 5, 4)]
+        variants = {OWN: symmetric, GEMM: own()}
+        return [Row(SymmetricCase(*each, "row_col_row"), variants, [OWN]) for each in shapes]
+    rows = []
+    for (dtype, precision), n, k in product(KINDS, SIZES, DEPTHS):
+        if 2 * n * n * (k or n) <= MOST_FLOPS and k != n:
+            case = SymmetricCase(dtype, n, n, k or n, "row_col_row", precision=precision)
+            variants = {OWN: symmetric, GEMM: own(), CUBLAS: own(CUBLAS)}
+            if precision != "tf32" and dtype != "float16":
+                variants[SYRK] = syrk
+            rows.append(Row(case, variants, [OWN]))
+    return rows
+
+
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    rival = fastest(found, (SYRK, CUBLAS))
+    extra = {"rival": rival, "vs_rival": ratio(found, rival, name)}
+    return fields(row, name, found, vs_gemm=ratio(found, GEMM, name), **extra)
+
+
+@dataclass(frozen=True)
+class MaskedCase(Case):
+    """A product with a mask of blocks."""
+
+    mask: str = "all"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, {self.mask}"
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        x = super().operands(rng, is_exact)
+        x.mask = mask_named(self.mask, -(-self.n // BLOCK))
+        return x
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        if name != OWN:
+            return super().check(name, call, x, expected)
+        self.spoil(x.out)
+        untouched = x.out.copy()
+        is_live = xp.repeat(xp.repeat(x.mask, BLOCK, 0), BLOCK, 1)[: self.m, : self.n]
+        if not same(call(), xp.where(is_live, expected, untouched)):
+            self.fail(name)
+        return {"live": float(x.mask.mean())}
 
 
 def mask_named(name: str, blocks: int) -> Any:
@@ -158,36 +149,22 @@ def mask_named(name: str, blocks: int) -> Any:
     return xp.asarray(masks[name])
 
 
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("k", MASKED_DEPTHS)
-@pytest.mark.parametrize("dtype, precision", [k for k in KINDS if k[1] != "emulated"])
-def bench_masked(
-    benchmark: Any, timer: Timer, dtype: str, precision: str | None, k: int, name: str
-) -> None:
-    n, block = MASKED_SIZE, 128
-    case, rng = Case(dtype, n, n, k, "row_col_row", precision=precision), xp.random.default_rng(0)
-    mask = mask_named(name, -(-n // block))
-    calls: dict[str, list[Call]] = {OWN: [], GEMM: []}
-    for _ in range(sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)):
-        a, b, *_ = random_operands(case, rng)
-        outs = [xp.zeros((n, n), dtype) for _ in calls]
-        calls[OWN].append(dxgemm.plan(a, b, out=outs[0], precision=precision, mask=mask))
-        calls[GEMM].append(dxgemm.plan(a, b, out=outs[1], precision=precision))
-    found, whole = (calls[variant][-1]() for variant in calls)
-    is_live = xp.repeat(xp.repeat(mask, block, 0), block, 1)[:n, :n]
-    expected = xp.where(is_live, whole.astype("float64"), 0.0)
-    error = xp.abs(found.astype("float64") - expected).max() / xp.abs(expected).max()
-    if float(error) > 1e-2:
-        pytest.fail(f"a wrong result for {case}, {name}", pytrace=False)
-    call_s = {variant: timer(plans[:1]) for variant, plans in calls.items()}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    explained = calls[OWN][0].explain()  # type: ignore[attr-defined]
-    benchmark.group = f"{case}, {name}"
-    benchmark.extra_info.update(
-        row(case, OWN, explained.choice.config, samples_s),
-        implementation=explained.choice.implementation,
-        mask=name,
-        live=float(mask.mean()),
-        vs_gemm=statistics.median(samples_s[GEMM]) / statistics.median(samples_s[OWN]),
-    )
-    replay(benchmark, samples_s[OWN])
+def masked(case: Case, x: Operands) -> Call:
+    return dxgemm.plan(x.a, x.b, out=x.out, precision=case.precision, mask=x.mask)
+
+
+def list_masked_rows() -> list[Row]:
+    n, kinds = MASKED_SIZE, [kind for kind in KINDS if kind[1] != "emulated"]
+    cases = [
+        MaskedCase(dtype, n, n, k, "row_col_row", precision=precision, mask=mask)
+        for (dtype, precision), k, mask in product(kinds, MASKED_DEPTHS, MASKS)
+    ]
+    return [Row(case, {OWN: masked, GEMM: own()}, [OWN]) for case in cases]
+
+
+bench_symmetric = bench(list_rows(), describe, budget_s=CASE_S)
+bench_masked = bench(
+    list_masked_rows(),
+    lambda row, name, found: fields(row, name, found, vs_gemm=ratio(found, GEMM, name)),
+    budget_s=CASE_S,
+)

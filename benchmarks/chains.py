@@ -89,6 +89,7 @@ def torch_gelu(value: Any, approximate: str = "none") -> Any:
 
 # By the text of the epilogue. Those with several steps, and `dequantise`, are compared with cuBLAS
 # and separate kernels; the others, the whole catalogue, with the same kernel without an epilogue.
+# The squared magnitude is that of complex numbers.
 CHAINS = {
     "bias | gelu | residual": Chain(
         ("vector", "matrix"),
@@ -117,6 +118,11 @@ CHAINS = {
             "* (1.0f + 0.044715f * (value + vector) * (value + vector))))"
         ),
         cublaslt_gelu=True,
+    ),
+    "bias | squared_magnitude": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.squared_magnitude,
+        lambda value, vector: xp.real(value + vector) ** 2 + xp.imag(value + vector) ** 2,
     ),
     "dequantise": Chain(
         ("column", "vector"),

@@ -7,8 +7,6 @@ from typing import Any
 
 import provenance
 
-from dxgemm.gpu import status as _gpu
-
 
 def pytest_collection_finish() -> None:
     """Freeze imported objects, so that the collection before each case skips them."""
@@ -16,12 +14,9 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    cleaned = provenance.clean_machine_info(machine_info)
-    cleaned["packages"] = provenance.package_versions()
-    if not _gpu.simulator_enabled():
-        cleaned["gpu"] = provenance.gpu_info()
+    named = provenance.machine_info(machine_info)
     machine_info.clear()
-    machine_info.update(cleaned)
+    machine_info.update(named)
 
 
 def pytest_benchmark_generate_commit_info() -> dict[str, Any]:

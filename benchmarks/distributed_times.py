@@ -35,7 +35,7 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory
-from provenance import clean_machine_info, commit_info, gpu_info, package_versions
+from provenance import commit_info, machine_info
 from result_files import REPOSITORY, result_text
 from run import save
 
@@ -109,13 +109,6 @@ def make_shards(case: Case, is_exact: bool, seed: int) -> Shards:
     return Shards(a, b, whole_a, whole_b)
 
 
-def multiply(case: Case, method: str | None, shards: Shards) -> torch.Tensor:
-    """Compute the case by dxgemm."""
-    function = getattr(dxd, case.operation)
-    result: torch.Tensor = function(shards.a, shards.b, method=method)
-    return result
-
-
 def check(case: Case, compute: Callable[[Shards], torch.Tensor], shards: Shards) -> None:
     """Raise if the result on integers is wrong."""
     wide = torch.float64 if case.dtype == "float64" else torch.float32
@@ -141,53 +134,53 @@ def check(case: Case, compute: Callable[[Shards], torch.Tensor], shards: Shards)
 def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards], Any]]:
     """List what is timed: name -> function of one set of operands."""
     size, name = dist.get_world_size(), dist.group.WORLD.group_name
-    dtype, is_gather = getattr(torch, case.dtype), case.operation == GATHER
-    counts = even_rows(case.m, size)
-    gathered = torch.empty((case.m, case.k), dtype=dtype, device="cuda")
-    kept = torch.empty((counts[0], case.n), dtype=dtype, device="cuda")
-    partial = torch.empty((case.m, case.n), dtype=dtype, device="cuda")
-    symmetric = torch.ops.symm_mem
+    options = {"dtype": getattr(torch, case.dtype), "device": "cuda"}
+    gathered = torch.empty((case.m, case.k), **options)
+    kept = torch.empty((even_rows(case.m, size)[0], case.n), **options)
+    partial = torch.empty((case.m, case.n), **options)
+    multiply = getattr(dxd, case.operation)
+    fused = torch.ops.symm_mem
 
-    def collective(shards: Shards) -> None:
-        if is_gather:
-            dist.all_gather_into_tensor(gathered, shards.a)
-        elif case.operation == REDUCE:
-            dist.all_reduce(partial)
-        else:
-            dist.reduce_scatter_tensor(kept, partial)
+    def nccl_gather(shards: Shards) -> torch.Tensor:
+        dist.all_gather_into_tensor(gathered, shards.a)
+        return torch.matmul(gathered, shards.b)
 
-    def plain(shards: Shards) -> torch.Tensor:
-        if is_gather:
-            dist.all_gather_into_tensor(gathered, shards.a)
-            return torch.matmul(gathered, shards.b)
-        if case.operation == REDUCE:
-            summed = torch.matmul(shards.a, shards.b)
-            dist.all_reduce(summed)
-            return summed
+    def nccl_scatter(shards: Shards) -> torch.Tensor:
         out = torch.empty_like(kept)
         dist.reduce_scatter_tensor(out, torch.matmul(shards.a, shards.b))
         return out
 
-    def async_tp(shards: Shards) -> torch.Tensor:
-        if is_gather:
-            return symmetric.fused_all_gather_matmul(shards.a, [shards.b], 0, name)[1][0]
-        return symmetric.fused_matmul_reduce_scatter(shards.a, shards.b, "sum", 0, name)
+    def nccl_reduce(shards: Shards) -> torch.Tensor:
+        out = torch.matmul(shards.a, shards.b)
+        dist.all_reduce(out)
+        return out
 
     def left(shards: Shards) -> torch.Tensor:
-        return shards.whole_a if is_gather else shards.a
+        return shards.whole_a if case.operation == GATHER else shards.a
 
-    variants: dict[str, Callable[[Shards], Any]] = {
-        "us": lambda shards: multiply(case, None, shards),
-        "dxgemm": lambda shards: dxgemm.gemm(left(shards), shards.b),
-        "cublas": lambda shards: torch.matmul(left(shards), shards.b),
-        "comm_us": collective,
-        "nccl_us": plain,
-        "async_tp_us": async_tp,
+    variants = {
+        "us": lambda x: multiply(x.a, x.b, method=None),
+        "dxgemm": lambda x: dxgemm.gemm(left(x), x.b),
+        "cublas": lambda x: torch.matmul(left(x), x.b),
     }
-    if with_methods:
-        for method in METHODS:
-            variants[method] = lambda shards, method=method: multiply(case, method, shards)
-    return variants
+    if case.operation == GATHER:
+        variants |= {
+            "comm_us": lambda x: dist.all_gather_into_tensor(gathered, x.a),
+            "nccl_us": nccl_gather,
+            "async_tp_us": lambda x: fused.fused_all_gather_matmul(x.a, [x.b], 0, name)[1][0],
+        }
+    elif case.operation == REDUCE:
+        variants |= {"comm_us": lambda x: dist.all_reduce(partial), "nccl_us": nccl_reduce}
+    else:
+        variants |= {
+            "comm_us": lambda x: dist.reduce_scatter_tensor(kept, partial),
+            "nccl_us": nccl_scatter,
+            "async_tp_us": lambda x: fused.fused_matmul_reduce_scatter(x.a, x.b, "sum", 0, name),
+        }
+    methods = METHODS if with_methods else ()
+    return variants | {
+        method: lambda x, method=method: multiply(x.a, x.b, method=method) for method in methods
+    }
 
 
 def time_variants(
@@ -328,14 +321,8 @@ def measure(case: Case, with_methods: bool) -> dict[str, Any]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    info = row["extra_info"]
-    shown = [name for name in info if name.endswith("us") or name in METHODS]
-    figures = "  ".join(f"{n} {info[n]:.1f}" for n in shown if info[n] is not None)
-    print(
-        f"{row['fullname'].partition('::')[2]:<50} {info['method']} {info['chunks']}: {figures}  "
-        f"vs_rival {info['vs_rival']:.3f}  vs_bound {info['vs_bound']:.3f}",
-        flush=True,
-    )
+    info = {k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row["extra_info"].items()}
+    print("  ".join(f"{name} {value}" for name, value in info.items()), flush=True)
 
 
 def results_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -343,10 +330,8 @@ def results_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     import pytest_benchmark
     from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
 
-    machine = clean_machine_info(pytest_benchmark_generate_machine_info())
-    machine |= {"packages": package_versions(), "gpu": gpu_info()}
     return {
-        "machine_info": machine,
+        "machine_info": machine_info(pytest_benchmark_generate_machine_info()),
         "commit_info": commit_info(),
         "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
         "version": pytest_benchmark.__version__,

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dxgemm.gpu.status import simulator_enabled
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 MACHINE_KEYS = ("machine", "python_implementation", "python_version", "system")
 CPU_KEYS = ("arch", "brand_raw", "count")
@@ -42,6 +44,12 @@ def clean_machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
     cpu = raw.get("cpu", {})
     cleaned["cpu"] = {key: cpu[key] for key in CPU_KEYS if key in cpu}
     return cleaned
+
+
+def machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result says of the machine, from pytest-benchmark's machine_info."""
+    gpu = {} if simulator_enabled() else {"gpu": gpu_info()}
+    return {**clean_machine_info(raw), "packages": package_versions(), **gpu}
 
 
 def package_versions() -> dict[str, str]:

@@ -6,66 +6,70 @@ import json
 from pathlib import Path
 from typing import Any
 
-from result_files import RESULTS
-from tables import Part, Table
+from result_files import RESULTS, Extra
+from tables import Column, Part, get, pivot
 
 SANITIZER_COUNTS = ("cases", "refused", "reports")
-NO_SANITIZER = "No run is committed yet; `make sanitize` makes one on a GPU."
-NO_SOAK = "No run is committed yet; `make soak` makes one on a GPU."
 
 
-def load_runs(name: str, root: Path = RESULTS) -> list[dict[str, Any]]:
-    """The committed runs of that name, one for each GPU."""
-    return [json.loads(path.read_text()) for path in sorted(root.glob(f"*/{name}.json"))]
+def reliability_tables(root: Path = RESULTS) -> list[Part]:
+    """The committed runs, one for each GPU."""
+    parts: list[Part] = []
+    for name, command, tables in (("sanitizer", "sanitize", sanitizer), ("soak", "soak", soak)):
+        runs = [json.loads(path.read_text()) for path in sorted(root.glob(f"*/{name}.json"))]
+        none = f"No run is committed yet; `make {command}` makes one on a GPU."
+        parts += [f"### {name.capitalize()}", *([p for run in runs for p in tables(run)] or [none])]
+    return parts
 
 
-def machine(run: dict[str, Any]) -> str:
-    """GPU, driver, date and commit of a run."""
+def sanitizer(run: dict[str, Any]) -> list[Part]:
+    """One row a lane, and what failed."""
+    rows = [
+        {**outcome, "lane": lane, "subject": subject, "date": of["date"], "commit": of["commit"]}
+        for lane, of in run["lanes"].items()
+        for subject, outcome in of["subjects"].items()
+    ]
+    sums: list[Column] = [
+        (name, lambda rows, name=name: f"{sum(row[name] for row in rows):,}")
+        for name in SANITIZER_COUNTS
+    ]
+    gpu = run["machine_info"]["gpu"]
+    return [
+        *pivot(
+            f"{gpu['name']}, driver {gpu['driver']}:",
+            rows,
+            [("lane", get("lane"))],
+            [
+                ("subjects", lambda rows: f"{len(rows):,}"),
+                *sums,
+                ("failed", lambda rows: f"{sum(bool(row['failure']) for row in rows):,}"),
+                ("date", lambda rows: rows[0]["date"]),
+                ("commit", lambda rows: rows[0]["commit"][:12]),
+            ],
+        ),
+        *(f"Failed in {r['lane']}: {r['subject']}, {r['failure']}." for r in rows if r["failure"]),
+    ]
+
+
+def soak(run: Extra) -> list[Part]:
     gpu, commit = run["machine_info"]["gpu"], run["commit_info"]["id"][:12]
-    return f"{gpu['name']}, driver {gpu['driver']}, {run['date']}, commit {commit}"
-
-
-def sanitizer_text(runs: list[dict[str, Any]]) -> list[Part]:
-    """A table a run, one row a lane."""
-    parts: list[Part] = []
-    for run in runs:
-        lines = []
-        for lane, done in run["lanes"].items():
-            outcomes = done["subjects"].values()
-            counts = [sum(outcome[key] for outcome in outcomes) for key in SANITIZER_COUNTS]
-            failed = sum(bool(outcome["failure"]) for outcome in outcomes)
-            figures = [f"{count:,}" for count in (len(outcomes), *counts, failed)]
-            lines.append([lane, *figures, done["date"], done["commit"][:12]])
-        header = ["lane", "subjects", *SANITIZER_COUNTS, "failed", "date", "commit"]
-        gpu = run["machine_info"]["gpu"]
-        parts.append(Table(f"{gpu['name']}, driver {gpu['driver']}:", header, lines))
-        parts += [
-            f"Failed in {lane}: {subject}, {outcome['failure']}."
-            for lane, done in run["lanes"].items()
-            for subject, outcome in done["subjects"].items()
-            if outcome["failure"]
-        ]
-    return parts or [NO_SANITIZER]
-
-
-def soak_text(runs: list[dict[str, Any]]) -> list[Part]:
-    """A table a run."""
-    parts: list[Part] = []
-    for run in runs:
-        memory = run["memory_bytes"]
-        mebibytes = (f"{memory[when] / 2**20:.0f}" for when in ("start", "most", "end"))
-        failure = run["failure"].partition("\n")[0]
-        figures = [
-            f"{run['seconds'] / 60:.1f}",
-            f"{run['problems']:,}",
-            f"{run['calls']:,}",
-            str(run["kernels"]),
-            str(run["threads"]),
-            str(run["streams"]),
-            *mebibytes,
-        ]
-        header = ["seed", "minutes", "problems", "calls", "listed kernels", "threads", "streams"]
-        header += ["GPU memory, MiB: start", "most", "end", "wrong"]
-        line = [str(run["seed"]), *figures, failure or "none"]
-        parts.append(Table(f"{machine(run)}:", header, [line]))
-    return parts or [NO_SOAK]
+    labels = [
+        ("seed", get("seed")),
+        ("minutes", lambda run: f"{run['seconds'] / 60:.1f}"),
+        ("problems", lambda run: f"{run['problems']:,}"),
+        ("calls", lambda run: f"{run['calls']:,}"),
+        ("listed kernels", get("kernels")),
+        ("threads", get("threads")),
+        ("streams", get("streams")),
+        *(
+            (header, lambda run, when=when: f"{run['memory_bytes'][when] / 2**20:.0f}")
+            for header, when in (
+                ("GPU memory, MiB: start", "start"),
+                ("most", "most"),
+                ("end", "end"),
+            )
+        ),
+        ("wrong", lambda run: run["failure"].partition("\n")[0] or "none"),
+    ]
+    title = f"{gpu['name']}, driver {gpu['driver']}, {run['date']}, commit {commit}:"
+    return pivot(title, [run], labels, [], text_columns=1)

@@ -6,16 +6,19 @@
 
 README.md and docs/index.md get a chart and a small table between their `results` markers, other
 pages the tables that concern them. `make docs` adds the page of all results, which is not tracked.
+Charts need matplotlib, of the extra `bench`; without it they are left out, and the chart of
+README.md is left as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from html_page import html_page
-from markdown_pages import pages
+from markdown_pages import SPEED_CHART, front_chart, pages
 from result_files import REPOSITORY, load_results
 
 
@@ -38,6 +41,9 @@ def main() -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+    chart = front_chart(gpus) if find_spec("matplotlib") and not arguments.check else None
+    if chart:
+        SPEED_CHART.write_text(chart)
     if arguments.html:
         arguments.html.parent.mkdir(parents=True, exist_ok=True)
         arguments.html.write_text(html_page(gpus))

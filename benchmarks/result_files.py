@@ -112,10 +112,17 @@ def size_of(row: Extra) -> str:
     return f"{row['m']} x {row['n']} x {row['k']}"
 
 
+def is_square(row: Extra, *sizes: int) -> bool:
+    """Tell whether m = n = k, of one of the sizes if some are given."""
+    return row["m"] == row["n"] == row["k"] and (not sizes or row["m"] in sizes)
+
+
 def kind_text(dtype: str, precision: str | None) -> str:
     """Name of an arithmetic: `"float32"`, `"tf32"`, `"emulated float64, 14 moduli"`."""
     if precision in (None, "tf32"):
         return precision or dtype
+    if precision == "3m":
+        return f"{dtype} by three products"
     count = precision.removeprefix("emulated")
     return f"emulated {dtype}" + (f", {count} moduli" if count else "")
 
@@ -143,7 +150,3 @@ def accuracy_sections(results: Results) -> list[tuple[str, list[Extra]]]:
         title = f"{accuracy_text(row['kind'])}, {ACCURACY_DATA[row['data']]}"
         sections.setdefault(title, []).append(row)
     return list(sections.items())
-
-
-def is_reduction(row: Extra) -> bool:
-    return "way" in row

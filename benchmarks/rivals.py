@@ -8,42 +8,47 @@ for each shape, so that it is compared on a few.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from cases import Call, Case, Operands
 
 from dxgemm import errors
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
-Call = Callable[[], Any]
 
-
-def torch_call(operands: Sequence[Any]) -> Call:
-    """torch.mm, or torch.bmm of a batch, into out."""
+def torch() -> Any:
     try:
         import torch
     except ImportError as error:
         raise errors.MissingPackageError(f"torch is not installed ({error})") from None
-    first, second, target = map(torch.from_dlpack, operands)
-    multiply = torch.bmm if first.ndim == 3 else torch.mm
+    return torch
+
+
+def as_tensor(array: Any) -> Any:
+    """View an array as a torch tensor of the same memory."""
+    return array if isinstance(array, torch().Tensor) else torch().from_dlpack(array)
+
+
+def torch_call(case: Case, x: Operands) -> Call:
+    """torch.mm, or torch.bmm of a batch, into out."""
+    first, second, target = map(as_tensor, (x.a, x.b, x.out))
+    multiply = torch().bmm if first.ndim == 3 else torch().mm
 
     def call() -> Any:
         multiply(first, second, out=target)
-        return operands[2]
+        return x.out
 
     return call
 
 
-def nvmath_call(operands: Sequence[Any]) -> Call:
+def nvmath_call(case: Case, x: Operands) -> Call:
     """`nvmath.linalg.advanced.Matmul`, planned; it allocates its result."""
     try:
         from nvmath.linalg.advanced import Matmul
-    except ImportError as error:
-        raise errors.MissingPackageError(f"nvmath-python is not installed ({error})") from None
-    a, b, _ = operands
-    try:
-        product = Matmul(a, b)
+
+        product = Matmul(x.a, x.b)
         product.plan()
         product.execute()
     except Exception as error:  # of whatever type: what it lacks shows when it is used
@@ -52,18 +57,18 @@ def nvmath_call(operands: Sequence[Any]) -> Call:
     return execute
 
 
-def nvmath_device_call(operands: Sequence[Any]) -> Call:
+def nvmath_device_call(case: Case | None, x: Operands) -> Call:
     """The pipeline of `nvmath.device.Matmul` as its tutorial writes it, into out."""
     try:
         from nvmath_pipeline import nvmath_pipeline
 
-        launch = nvmath_pipeline(*operands)
+        launch = nvmath_pipeline(x.a, x.b, x.out)
     except Exception as error:  # of whatever type: what it lacks shows when it is used
         raise errors.MissingPackageError(f"nvmath.device does not work here: {error}") from error
 
     def call() -> Any:
         launch()
-        return operands[2]
+        return x.out
 
     return call
 

@@ -105,7 +105,7 @@ class SchemeProduct:
         self._arrays = a_parts, b_parts, a_factors, b_factors, flag, out
         given = (x for array in self._arrays[2:5] for x in (array.data.ptr, array.size))
         pointers = a_parts.data.ptr, b_parts.data.ptr, out.data.ptr, out.data.ptr
-        self._run = launch.fixed(*pointers, 1.0, 0.0, tuple(given))
+        self._run = launch.fixed((*pointers, 1.0, 0.0, *given))
 
     def __call__(self) -> None:
         self._run(0)
@@ -116,9 +116,9 @@ class SchemeProduct:
         return SimpleNamespace(choice=choice)
 
 
-def scheme_product(study: Study) -> Callable[[Any, Any, Any], SchemeProduct]:
-    """Function that makes a product, for `precision_comparison`."""
-    return lambda a, b, out: SchemeProduct(study, a, b, out)
+def scheme_product(study: Study) -> Callable[[Any, Any], SchemeProduct]:
+    """Make a variant of a scheme."""
+    return lambda case, x: SchemeProduct(study, x.a, x.b, x.out)
 
 
 def _split(x: Any, scheme: Scheme) -> tuple[Any, Any]:

@@ -9,47 +9,30 @@ repositories that follow it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 GPU = "NVIDIA H200"
-SIZE = 4096
-
-
-@dataclass(frozen=True)
-class Twin:
-    """A CUDA C++ kernel.
-
-    Attributes:
-        tile: tile of a block, and the part of it that a thread or warp computes.
-        tflops: measured rate in TFLOP/s.
-    """
-
-    tile: str
-    tflops: float
-
-
-# By implementation, dtype and precision.
-TWINS: dict[tuple[str, str, str | None], Twin] = {
-    ("naive", "float32", None): Twin("32x32", 0.5),
-    ("coalesced", "float32", None): Twin("32x32", 6.2),
-    ("shared_tile", "float32", None): Twin("32x32x32", 9.1),
-    ("thread_tile_1d", "float32", None): Twin("64x64x8, 8 a thread", 19.7),
-    ("thread_tile_2d", "float32", None): Twin("128x128x8, 8x8 a thread", 26.0),
-    ("vectorized", "float32", None): Twin("128x128x8, 8x8 a thread", 36.0),
-    ("conflict_free", "float32", None): Twin("128x128x8, 8x8 a thread", 38.9),
-    ("warp_tile", "float32", None): Twin("128x128x16, 64x64 a warp", 36.4),
-    ("double_buffer", "float32", None): Twin("128x128x8, 8x8 a thread", 47.8),
-    ("async_copy", "float32", None): Twin("128x128x16, 8x8 a thread", 46.6),
-    ("ping_pong", "float32", None): Twin("128x128x8, 8x8 a thread", 45.8),
-    ("tuned", "float32", None): Twin("128x256x8, 16x8 a thread", 51.4),
-    ("tensor_core_tf32", "float32", "tf32"): Twin("128x128x8, WMMA", 80.0),
+SHAPE = (4096, 4096, 4096)
+# TFLOP/s by implementation, dtype and precision; the tile of a block, and that of a thread or warp.
+TWINS = {
+    ("naive", "float32", None): 0.5,  # 32x32
+    ("coalesced", "float32", None): 6.2,  # 32x32
+    ("shared_tile", "float32", None): 9.1,  # 32x32x32
+    ("thread_tile_1d", "float32", None): 19.7,  # 64x64x8, 8 a thread
+    ("thread_tile_2d", "float32", None): 26.0,  # 128x128x8, 8x8 a thread
+    ("vectorized", "float32", None): 36.0,  # 128x128x8, 8x8 a thread
+    ("conflict_free", "float32", None): 38.9,  # 128x128x8, 8x8 a thread
+    ("warp_tile", "float32", None): 36.4,  # 128x128x16, 64x64 a warp
+    ("double_buffer", "float32", None): 47.8,  # 128x128x8, 8x8 a thread
+    ("async_copy", "float32", None): 46.6,  # 128x128x16, 8x8 a thread
+    ("ping_pong", "float32", None): 45.8,  # 128x128x8, 8x8 a thread
+    ("tuned", "float32", None): 51.4,  # 128x256x8, 16x8 a thread
+    ("tensor_core_tf32", "float32", "tf32"): 80.0,  # 128x128x8, WMMA
 }
 
 
-def find_twin(
-    implementation: str, dtype: str, precision: str | None, shape: tuple[int, int, int], gpu: str
-) -> Twin | None:
-    """The twin of one measurement; None where it was not measured for that."""
-    if shape != (SIZE, SIZE, SIZE) or gpu != GPU:
+def twin_tflops(
+    implementation: str, dtype: str, precision: str | None, shape: tuple[int, ...], gpu: str
+) -> float | None:
+    """The rate of the twin of one measurement; None where it was not measured for that."""
+    if shape != SHAPE or gpu != GPU:
         return None
     return TWINS.get((implementation, dtype, precision))

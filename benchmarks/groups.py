@@ -1,0 +1,218 @@
+"""Cases of many products at once: batches, lists of arrays, and groups in one array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from cases import Call, Case, Operands, own, same, to_dtype, xp
+from oracle import inputs
+from rivals import as_tensor, torch, torch_call
+
+import dxgemm
+from dxgemm.errors import MissingPackageError, UnsupportedProblemError
+from dxgemm.problem.dtypes import ITEM_SIZES
+
+Size = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class BatchedCase(Case):
+    """Batch of matrices of equal sizes, or of different ones, of which m, n and k are None.
+
+    Attributes:
+        sizes: m, n and k of each problem, which repeat until there are `batch`.
+        way: "strided" or "broadcast" (b is one matrix) for a batch in one array, "list" for a list
+            of arrays.
+    """
+
+    sizes: tuple[Size, ...] = ()
+    way: str = "strided"
+
+    def __str__(self) -> str:
+        shapes = "_".join("x".join(map(str, size)) for size in self.sizes)
+        return f"{self.dtype}-{self.way}-{self.batch}x{shapes}"
+
+    @property
+    def problems(self) -> list[Size]:
+        return [self.sizes[index % len(self.sizes)] for index in range(self.batch)]
+
+    @property
+    def flops(self) -> int:
+        return sum(2 * m * n * k for m, n, k in self.problems)
+
+    @property
+    def bytes_moved(self) -> int:
+        """Each operand read once, each result written once."""
+        elements = sum(m * k + m * n for m, n, k in self.problems)
+        of_b = [k * n for _, n, k in self.problems]
+        elements += of_b[0] if self.way == "broadcast" else sum(of_b)
+        return elements * ITEM_SIZES[self.dtype]
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """Arrays, or lists of them."""
+        if self.way == "list":
+            single = [Case(self.dtype, *size).operands(rng, is_exact) for size in self.problems]
+            return Operands(**{name: [vars(x)[name] for x in single] for name in ("a", "b", "out")})
+        x = super().operands(rng, is_exact)
+        if self.way == "broadcast":
+            x.b = x.b[0].copy()
+        return x
+
+    def expected(self, x: Operands) -> Any:
+        if self.way != "list":
+            return super().expected(x)
+        return [Case.expected(self, Operands(a=a, b=b)) for a, b in zip(x.a, x.b, strict=True)]
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        outs, wanted = (x.out, expected) if self.way == "list" else ([x.out], [expected])
+        for out in outs:
+            self.spoil(out)
+        call()
+        if not all(map(same, outs, wanted)):
+            self.fail(name)
+        return {}
+
+
+def batched_case(dtype: str, batch: int, *sizes: Size, way: str = "strided") -> BatchedCase:
+    m, n, k = sizes[0] if len(sizes) == 1 else (None, None, None)
+    return BatchedCase(dtype, m, n, k, batch=batch, sizes=sizes, way=way)  # type: ignore[arg-type]
+
+
+def own_batch(case: BatchedCase, x: Operands) -> Call:
+    if case.way == "list":
+        return dxgemm.plan_grouped(x.a, x.b, out=x.out)
+    return own()(case, x)
+
+
+def cublas_batch(case: BatchedCase, x: Operands) -> Call:
+    """cublas<t>gemmStridedBatched; of lists of equal shapes gemmBatched, else a call for each."""
+    if case.way != "list":
+        return own("cublas")(case, x)
+    if len(case.sizes) == 1:
+        return pointer_batch(case, x)
+    single = (Operands(a=a, b=b, out=out) for a, b, out in zip(x.a, x.b, x.out, strict=True))
+    plans = [own("cublas")(case, one) for one in single]
+
+    def run_all() -> None:
+        for plan in plans:
+            plan()
+
+    return run_all
+
+
+def pointer_batch(case: BatchedCase, x: Operands) -> Call:
+    """cublas<t>gemmBatched on row-major matrices: out.T = b.T @ a.T, column-major."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    ((m, n, k),) = case.sizes
+    gemm = {"float32": cublas.sgemmBatched, "float64": cublas.dgemmBatched}[case.dtype]
+    tables = [xp.array([array.data.ptr for array in of], "uint64") for of in (x.b, x.a, x.out)]
+    scalars = np.array([1, 0], case.dtype)
+    one = scalars.ctypes.data
+    b_table, a_table, out_table = (table.data.ptr for table in tables)
+    plain = cublas.CUBLAS_OP_N
+
+    def run(_keep_alive: Any = (tables, scalars)) -> None:
+        gemm(
+            device.get_cublas_handle(), plain, plain, n, m, k, one, b_table, n, a_table, k,
+            one + scalars.itemsize, out_table, n, case.batch,
+        )  # fmt: skip
+
+    return run
+
+
+def torch_batch(case: BatchedCase, x: Operands) -> Call:
+    if case.way == "list":
+        raise MissingPackageError("torch.bmm takes no lists")
+    b = as_tensor(x.b).expand(case.batch, -1, -1)
+    return torch_call(case, Operands(a=x.a, b=b, out=x.out))
+
+
+@dataclass(frozen=True)
+class GroupedCase(Case):
+    """Products of groups that share out m, the rows of a, or k, as in the gradient of weights.
+
+    Attributes:
+        shared: "m": (m, k) @ (groups, k, n); "k": (m, k) @ (k, n), with a result for each group.
+        sizes: size of each group, along m or k; there m or k is their sum.
+    """
+
+    shared: str = "m"
+    sizes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}-{self.shared}-{len(self.sizes)}_groups"
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        a, b, out = super().shapes
+        groups = len(self.sizes)
+        return [a, (groups, *b), out] if self.shared == "m" else [a, b, (groups, *out)]
+
+    @property
+    def exact_fills(self) -> tuple[Any, Any]:
+        return inputs.signs, inputs.signs
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """a, b, the ends of the groups, and the result."""
+        x = super().operands(rng, is_exact)
+        x.ends = xp.asarray(np.cumsum(self.sizes, dtype=np.int32))
+        return x
+
+    def products(self, x: Operands) -> list[Operands]:
+        """The operands and the result of each group, as views."""
+        views = []
+        for group, (first, end) in enumerate(pairwise([0, *np.cumsum(self.sizes).tolist()])):
+            part = slice(first, end)
+            if self.shared == "m":
+                views.append(Operands(a=x.a[part], b=x.b[group], out=x.out[part]))
+            else:
+                views.append(Operands(a=x.a[:, part], b=x.b[part], out=x.out[group]))
+        return views
+
+    def expected(self, x: Operands) -> Any:
+        result = to_dtype(xp.zeros(self.shapes[2], "float32"), self.dtype)
+        for one in self.products(Operands(a=x.a, b=x.b, out=result)):
+            one.out[...] = super().expected(one)
+        return result
+
+
+def own_groups(case: GroupedCase, x: Operands) -> Call:
+    return dxgemm.plan_grouped(x.a, x.b, out=x.out, offsets=x.ends)
+
+
+def torch_grouped_mm(case: GroupedCase, x: Operands) -> Call:
+    """torch._grouped_mm, which allocates its result, and in float16 reads offsets on the host."""
+    if case.dtype != "bfloat16":
+        raise UnsupportedProblemError("torch._grouped_mm is compared in bfloat16")
+    a, b, ends = map(as_tensor, (x.a, x.b, x.ends))
+    multiply = torch()._grouped_mm
+    try:
+        multiply(a, b, offs=ends)
+    except RuntimeError as error:
+        raise UnsupportedProblemError(str(error)) from error
+    return lambda: multiply(a, b, offs=ends)
+
+
+def torch_mm(case: GroupedCase, x: Operands) -> Call:
+    """torch.mm of each group in turn, into out; the host then has to know the sizes."""
+    tensors = Operands(a=as_tensor(x.a), b=as_tensor(x.b), out=as_tensor(x.out))
+    multiply, parts = torch().mm, case.products(tensors)
+
+    def call() -> Any:
+        for one in parts:
+            multiply(one.a, one.b, out=one.out)
+        return x.out
+
+    return call
+
+
+GROUP_RIVALS: dict[str, Callable[..., Call]] = {
+    "torch.mm": torch_mm,
+    "torch._grouped_mm": torch_grouped_mm,
+}

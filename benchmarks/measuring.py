@@ -1,0 +1,296 @@
+"""The loop of all suites: check each variant of a case, time those that pass, write rows.
+
+A suite is a table of `Row`s: a case, and its variants by name. `bench` makes a pytest-benchmark
+function of them. Each variant computes exact operands first, whose result must be right, and is
+timed once. Those that pass are then sampled in turn on random operands. Consecutive calls take
+different operands, and the L2 cache is overwritten before each sample.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import cycle, islice
+from typing import Any
+
+import pytest
+from cases import SMOKE, Case, xp
+
+from dxgemm.errors import DxgemmError, WrongResultError
+from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
+
+OWN, CUBLAS = "automatic", "cublas"
+L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
+MOST_ROUNDS = 1 if SMOKE else 21
+FEWEST_ROUNDS = 1 if SMOKE else 5
+CONFIG_ROUNDS = 1 if SMOKE else 3  # of configs of which the best is sought
+CLOSE = 1.05  # times the quickest config's time
+
+Variants = Mapping[str, Callable[[Any, Any], Callable[[], Any]]]  # (case, operands) -> call
+Groups = Mapping[str, Variants]  # configs by the name of what they are configs of
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A line of a suite's table.
+
+    Attributes:
+        case: a `Case`, or what the suite's own measuring function takes for one.
+        variants: what is timed in turn, by name; groups of it for `measure_best`.
+        shown: names of the variants that get a benchmark of their own; if empty, all.
+        facts: more fields of their results.
+    """
+
+    case: Any
+    variants: Any = field(default_factory=dict)
+    shown: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join(map(str, (*self.facts.values(), self.case)))
+
+
+@dataclass
+class Measured:
+    """One variant of a case.
+
+    Attributes:
+        explanation: explanation of its plan; None for another library.
+        call_s: seconds of the first call.
+        refusal: reason why it was not timed.
+        wrong: what is wrong with its result.
+        facts: fields for its row, from the check.
+        samples_s: seconds per call, one a sample.
+        group: all configs in whose place this one stands, in `measure_best`.
+    """
+
+    explanation: Any = None
+    call_s: float = math.inf
+    refusal: str = ""
+    wrong: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+    samples_s: list[float] = field(default_factory=list)
+    group: list[Measured] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return statistics.median(self.samples_s)
+
+
+Found = Mapping[str, Measured]
+
+
+def measure(
+    case: Case,
+    variants: Variants,
+    budget_s: float = math.inf,
+    rounds: int = MOST_ROUNDS,
+    slowest: float = math.inf,
+    longest_s: float = math.inf,
+) -> dict[str, Measured]:
+    """Check every variant of a case, then time those that pass, interleaved.
+
+    Args:
+        budget_s: seconds for all rounds, unless that is less than FEWEST_ROUNDS.
+        rounds: most rounds.
+        slowest: a variant that takes so many times the fastest's time is left out.
+        longest_s: a variant whose calls take longer is left out; cuBLAS never is.
+    """
+    found = first_times(case, variants)
+    fastest_s = min(one.call_s for one in found.values())
+    for name, one in found.items():
+        if min(longest_s, slowest * fastest_s) < one.call_s < math.inf and name != CUBLAS:
+            one.refusal = f"a call takes {one.call_s:.2g} s, the fastest {fastest_s:.2g} s"
+    call_s = {name: one.call_s for name, one in found.items() if not (one.refusal or one.wrong)}
+    count = max(map(calls_in_sample, call_s.values()), default=1)
+    rng = xp.random.default_rng(0)
+    sets = [case.operands(rng) for _ in range(sets_of_operands(case.bytes_moved, L2_BYTES, count))]
+    calls = {name: [variants[name](case, x) for x in sets] for name in call_s}
+    for name, samples_s in take_turns(calls, call_s, budget_s, rounds).items():
+        found[name].samples_s = samples_s
+    return found
+
+
+def measure_best(row: Row, budget_s: float, longest_s: float = math.inf) -> Found:
+    """The best config of each group of variants, by the name of the group.
+
+    All configs run interleaved for a few rounds. The quickest of each group, and those that come
+    close to it, then run interleaved for all rounds. A group that has a wrong config is wrong.
+    """
+    variants = {name: make for group in row.variants.values() for name, make in group.items()}
+    first = measure(row.case, variants, rounds=CONFIG_ROUNDS, longest_s=longest_s)
+    least_s = {name: min(one.samples_s, default=math.inf) for name, one in first.items()}
+    close = {}
+    for group in row.variants.values():
+        limit_s = CLOSE * min(least_s[name] for name in group)
+        close |= {name: group[name] for name in group if least_s[name] <= limit_s < math.inf}
+    final = measure(row.case, close, budget_s)
+    found = {}
+    for key, group in row.variants.items():
+        best = fastest(final, group)
+        of_group = [first[name] for name in group]
+        found[key] = replace(final[best] if best else of_group[0], group=of_group)
+        found[key].wrong = ", ".join(one.wrong for one in of_group if one.wrong)
+    return found
+
+
+def first_times(case: Case, variants: Variants) -> dict[str, Measured]:
+    """Check every variant on exact operands; time a call of those that are right."""
+    found = {}
+    exact = case.operands(xp.random.default_rng(1), is_exact=True)
+    expected = case.expected(exact)
+    for name, make in variants.items():
+        one = found[name] = Measured()
+        try:
+            call = make(case, exact)
+            one.facts = case.check(name, call, exact, expected)
+        except WrongResultError as error:
+            one.wrong = str(error)
+        except DxgemmError as error:
+            one.refusal = str(error)
+        else:
+            explain = getattr(call, "explain", None)
+            one.explanation = explain and explain()
+            one.call_s = timer()([call])
+    return found
+
+
+def take_turns(
+    calls: Mapping[str, Sequence[Callable[[], object]]],
+    call_s: Mapping[str, float],
+    budget_s: float,
+    rounds: int = MOST_ROUNDS,
+) -> dict[str, list[float]]:
+    """Seconds a call of several variants, interleaved.
+
+    Args:
+        calls: by name, the same call on each set of operands.
+        call_s: by name, the duration of a call in seconds.
+        budget_s, rounds: as `measure` takes them.
+    """
+    counts = {name: calls_in_sample(seconds) for name, seconds in call_s.items()}
+    round_s = sum(counts[name] * seconds for name, seconds in call_s.items())
+    if round_s * rounds > budget_s:
+        rounds = min(rounds, max(FEWEST_ROUNDS, int(budget_s / round_s)))
+
+    def sampler(name: str) -> Callable[[], float]:
+        in_turn = cycle(calls[name])
+        return lambda: timer()(list(islice(in_turn, counts[name])))
+
+    return interleave({name: sampler(name) for name in calls}, rounds)
+
+
+@cache
+def timer() -> Callable[[Sequence[Callable[[], object]]], float]:
+    """Timer of a batch of calls: seconds per call."""
+    if SMOKE:
+        return seconds_in_simulator
+    from dxgemm.tuning.timing import EventTimer
+
+    return EventTimer(L2_BYTES)
+
+
+def seconds_in_simulator(calls: Sequence[Callable[[], object]]) -> float:
+    start = time.perf_counter()
+    for call in calls:
+        call()
+    return (time.perf_counter() - start) / len(calls)
+
+
+def fastest(found: Found, names: Iterable[str]) -> str | None:
+    """The name of the variant that took the least time; None if none was timed."""
+    timed = [name for name in names if name in found and found[name].samples_s]
+    return min(timed, key=lambda name: found[name].seconds, default=None)
+
+
+def ratio(found: Found, other: str | None, name: str) -> float | None:
+    """Time of another variant over that of a variant; None if it was not timed."""
+    if other not in found or not found[other].samples_s:
+        return None
+    return found[other].seconds / found[name].seconds
+
+
+def fields(
+    row: Row, name: str, found: Found, rivals: Sequence[str] = (CUBLAS,), **more: Any
+) -> dict[str, Any]:
+    """The extra_info of one variant; `vs_cublas` is the time of the fastest rival over its own."""
+    one, case = found[name], row.case
+    choice = one.explanation and one.explanation.choice
+    return {
+        "epilogue": "none",
+        **asdict(case),
+        "implementation": choice.implementation if choice else name,
+        "config": str(choice.config) if choice and choice.config else None,
+        "gpu_us": 1e6 * one.seconds,
+        "tflops": 1e-12 * case.flops / one.seconds,
+        "gbytes_per_s": 1e-9 * case.bytes_moved / one.seconds,
+        "vs_cublas": ratio(found, fastest(found, rivals), name),
+        **one.facts,
+        **row.facts,
+        **more,
+    }
+
+
+def bench(
+    rows: Sequence[Row],
+    describe: Callable[[Row, str, Found], dict[str, Any]] = fields,
+    measuring: Callable[[Row], Found] | None = None,
+    **limits: Any,
+) -> Callable[..., None]:
+    """Make the pytest-benchmark function that measures the rows of a suite.
+
+    Args:
+        describe: (row, name of a variant, all that was found) -> extra_info.
+        measuring: measures a row; `measure` with the `limits` if it is not given.
+    """
+    one_at_a_time = lru_cache(maxsize=1)(
+        measuring or (lambda row: measure(row.case, row.variants, **limits))
+    )
+    pairs = [(row, name) for row in rows for name in row.shown or row.variants]
+    is_single = len({name for _, name in pairs}) == 1
+    parameters = [
+        pytest.param(row, name, id=str(row) if is_single else f"{row}-{name}")
+        for row, name in pairs
+    ]
+
+    @pytest.mark.benchmark(timer=replay_clock)
+    @pytest.mark.parametrize(("row", "name"), parameters)
+    def run(benchmark: Any, row: Row, name: str) -> None:
+        if getattr(row.case, "dtype", None) == "bfloat16":
+            pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
+        found = one_at_a_time(row)
+        one = found[name]
+        if one.wrong:
+            pytest.fail(one.wrong, pytrace=False)
+        if one.refusal:
+            pytest.skip(one.refusal)
+        benchmark.group = str(row.case)
+        benchmark.extra_info.update(describe(row, name, found))
+        replay(benchmark, one.samples_s)
+
+    return run
+
+
+_replayed_s = 0.0
+
+
+def replay_clock() -> float:
+    """The timer that pytest-benchmark uses; it only moves by measured times."""
+    return _replayed_s
+
+
+def replay(benchmark: Any, samples_s: Sequence[float]) -> None:
+    """Give pytest-benchmark one round for each sample, so that its statistics are of them."""
+    remaining = iter(samples_s)
+
+    def set_clock(seconds: float) -> None:
+        global _replayed_s
+        _replayed_s = seconds
+
+    benchmark.pedantic(
+        lambda: set_clock(next(remaining)), setup=lambda: set_clock(0.0), rounds=len(samples_s)
+    )

@@ -1,0 +1,226 @@
+"""Cases that are computed in several precisions, with the errors of their results.
+
+Errors are of elements, in units of the last place of a number as large as the sum of the magnitudes
+of all terms: of 2**-23 |A| |B| in float32, of 2**-52 |A| |B| in float64. All elements of a float32
+product are compared with the product in float64; of one in float64 some, with a sum of two float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cases import SMOKE, Call, Case, Operands, own, xp
+
+import dxgemm
+from dxgemm.choice.emulation_parts import SERIES
+from dxgemm.errors import WrongResultError
+from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
+from dxgemm.problem.define import contiguous_problem
+
+UNITS = {"float32": 2.0**-23, "float64": 2.0**-52}
+COMPARED_LINES = 32  # rows and columns of a float64 product, evenly spread
+HALVING = 2.0**27 + 1
+BINADES = 60
+
+Pair = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class PrecisionCase(Case):
+    """A problem, and the kind of data it is computed of."""
+
+    data: str = "normal"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}-{self.data}"
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        a, b = DATA[self.data](rng, self.dtype, self.m, self.n, self.k)
+        return Operands(a=a, b=b, out=xp.zeros((self.m, self.n), self.dtype))
+
+    def expected(self, x: Operands) -> Any:
+        return exact_product(x.a, x.b)
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        """Errors of a result, and whether a native kernel answered after the validity check."""
+        before = dxgemm.emulation_fallbacks()
+        self.spoil(x.out)
+        call()
+        is_native = dxgemm.emulation_fallbacks() != before
+        error = expected.errors(x.out)
+        max_error, rms_error = float(error.max()), float((error**2).mean() ** 0.5)
+        if not max_error <= self.most_error(name, is_native):
+            raise WrongResultError(f"{name} is wrong by {max_error:.3g} units for {self}")
+        return {"is_native": is_native, "max_error": max_error, "rms_error": rms_error}
+
+    def most_error(self, variant: str, is_native: bool) -> float:
+        """Bound of a variant on the error of an element, in `UNITS`."""
+        if variant == "tf32":  # two operands with 11 bits, and sums that are cut off
+            return 2.0**13 + self.k
+        if is_native or not variant.startswith("emulated"):
+            return self.k / 2 + 1  # Higham, "Accuracy and Stability of Numerical Algorithms", 3.5
+        if self.dtype == "float32":
+            return 8.0
+        precision = variant.partition(",")[0]
+        problem = contiguous_problem("float64", self.m, self.n, self.k, precision=precision)
+        bits = operand_bits(moduli_count(problem), self.k)
+        return 2.0 ** (LOST_BITS - bits) / UNITS["float64"] + 0.5
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Elements of a product, as upper + lower, and the unit of the error of each."""
+
+    rows: slice
+    cols: slice
+    upper: Any
+    lower: Any
+    unit: Any
+
+    def errors(self, out: Any) -> Any:
+        return abs((out[self.rows, self.cols] - self.upper) - self.lower) / self.unit
+
+
+def exact_product(a: Any, b: Any) -> Exact:
+    """Reference a @ b: float64 for all of float32, twofold float64 for some lines of float64."""
+    rows = cols = slice(None)
+    dtype = str(a.dtype)
+    if dtype == "float64":
+        rows, cols = (slice(None, None, max(n // COMPARED_LINES, 1)) for n in (len(a), b.shape[1]))
+    x, y = a[rows].astype("float64"), b[:, cols].astype("float64")
+    upper, lower = (xp.matmul(x, y), 0.0) if dtype == "float32" else twofold_product(x, y)
+    return Exact(rows, cols, upper, lower, xp.matmul(abs(x), abs(y)) * UNITS[dtype])
+
+
+def twofold_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """a @ b in float64 and what its rounding left, right to about 2**-100 |A| |B|.
+
+    Products by halves, whose products are exact; sums, of two neighbours at a time, with their
+    errors. Source: T. Dekker, "A floating-point technique for extending the available precision"
+    (1971); D. Knuth, "The Art of Computer Programming", 4.2.2.
+    """
+    x, y = a[:, None, :], b.T[None]
+    (x_upper, x_lower), (y_upper, y_lower) = _halves(x), _halves(y)
+    upper = x * y
+    lower = x_upper * y_upper - upper + x_upper * y_lower + x_lower * y_upper + x_lower * y_lower
+    while (count := upper.shape[-1]) > 1:
+        kept = (count + 1) // 2
+        first, second = upper[..., : count - kept], upper[..., kept:]
+        total = first + second
+        added = total - first
+        lower[..., : count - kept] += lower[..., kept:] + (
+            (first - (total - added)) + (second - added)
+        )
+        upper[..., : count - kept] = total
+        upper, lower = upper[..., :kept], lower[..., :kept]
+    return upper[..., 0], lower[..., 0]
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """The upper 26 bits of float64, and the rest."""
+    scaled = HALVING * x
+    upper = scaled - (scaled - x)
+    return upper, x - upper
+
+
+def emulated(case: Case, x: Operands) -> dxgemm.Plan:
+    """Variant: emulated, even where the choice would be another."""
+    return own(multiplier_of_parts(case), precision="emulated")(case, x)
+
+
+def emulated_by(count: int) -> Any:
+    """Variant: emulated with so many moduli."""
+    return lambda case, x: own(multiplier_of_parts(case), precision=f"emulated{count}")(case, x)
+
+
+def prepared(case: Case, x: Operands) -> dxgemm.Plan:
+    """Variant: emulated, with b prepared."""
+    b = dxgemm.prepare(x.b)
+    return dxgemm.plan(x.a, b, out=x.out, implementation=multiplier_of_parts(case))
+
+
+def multiplier_of_parts(case: Case) -> str | None:
+    return None if SMOKE else SERIES[case.dtype]  # the simulator has none
+
+
+ERROR_VARIANTS = {
+    "float32": {
+        "cublas": own("cublas"),
+        "float32": own(),
+        "emulated": emulated,
+        "tf32": own(precision="tf32"),
+    },
+    "float64": {
+        "cublas": own("cublas"),
+        "float64": own(),
+        "emulated": emulated,
+        "emulated14": emulated_by(14),
+        "emulated13": emulated_by(13),
+    },
+}
+TIMED_VARIANTS = {
+    "float32": {**ERROR_VARIANTS["float32"], "emulated, b prepared": prepared},
+    "float64": {
+        **ERROR_VARIANTS["float64"],
+        "emulated15": emulated_by(15),
+        "emulated17": emulated_by(17),
+        "emulated, b prepared": prepared,
+    },
+}
+
+
+def normal(rng: Any, dtype: str, *shape: int) -> Any:
+    return rng.standard_normal(shape, dtype=dtype)
+
+
+def uniform(rng: Any, dtype: str, *shape: int) -> Any:
+    return rng.random(shape, dtype=dtype)
+
+
+def powers(rng: Any, dtype: str, *shape: int) -> Any:
+    """Powers of two over so many binades."""
+    return xp.exp2(BINADES * (uniform(rng, dtype, *shape) - 0.5)).astype(dtype)
+
+
+def normal_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    return normal(rng, dtype, m, k), normal(rng, dtype, k, n)
+
+
+def uniform_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    return uniform(rng, dtype, m, k), uniform(rng, dtype, k, n)
+
+
+def scaled_lines(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    a, b = normal_pair(rng, dtype, m, n, k)
+    return a * powers(rng, dtype, m, 1), b * powers(rng, dtype, 1, n)
+
+
+def scaled_elements(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    a, b = normal_pair(rng, dtype, m, n, k)
+    return a * powers(rng, dtype, m, k), b * powers(rng, dtype, k, n)
+
+
+def cancelling(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    """Neighbouring terms that are opposite, but for a millionth."""
+    a, b = normal_pair(rng, dtype, m, n, k)
+    a[:, 1::2] = a[:, : k - 1 : 2]
+    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, dtype, k // 2, n))
+    return a, b
+
+
+def hilbert(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+    """1 / (i + j + 1), with signs that alternate along k."""
+    i, j, col = xp.arange(m)[:, None], xp.arange(k), xp.arange(n)
+    b = (1 - 2 * (j % 2))[:, None] / (j[:, None] + col + 1.0)
+    return (1 / (i + j + 1.0)).astype(dtype), b.astype(dtype)
+
+
+DATA = {
+    "normal": normal_pair,
+    "uniform(0, 1)": uniform_pair,
+    "rows over 60 binades": scaled_lines,
+    "elements over 60 binades": scaled_elements,
+    "cancelling": cancelling,
+    "Hilbert": hilbert,
+}

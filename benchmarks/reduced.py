@@ -1,0 +1,185 @@
+"""Cases whose result is reduced and not stored, and the same by other means.
+
+The others are cuBLAS, which stores the matrix, and functions of CuPy or torch. A case with a
+precision permits it to dxgemm; cuBLAS computes in the dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cases import Call, Case, Operands, same, xp
+from fused import own_choice
+from oracle import inputs
+from rivals import as_tensor, torch
+
+import dxgemm
+from dxgemm import reductions
+from dxgemm.problem.dtypes import ITEM_SIZES
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """A reduction, and the same reduction of a matrix in memory by other libraries.
+
+    Attributes:
+        bind: () -> reduction that `gemm` takes.
+        in_cupy: matrix of CuPy -> its results.
+        in_torch: tensor of torch -> its results.
+        found: (results of any of these, n) -> the values, and their indices in the flat matrix;
+            None for either if it is not among the results.
+    """
+
+    bind: Callable[[], reductions.Reduction]
+    in_cupy: Callable[[Any], Any]
+    in_torch: Callable[[Any], Any]
+    found: Callable[[Any, int], tuple[Any, Any]]
+
+
+def two_smallest(matrix: Any) -> tuple[Any, Any]:
+    """Values and flat places, in two passes: quicker than `cupy.partition`, which sorts.
+
+    Overwrites the smallest element.
+    """
+    flat = matrix.reshape(-1)
+    first = flat.argmin()
+    value = flat[first]
+    flat[first] = math.inf
+    second = flat.argmin()
+    return xp.stack([value, flat[second]]), xp.stack([first, second])
+
+
+def found_in_rows(columns: Any, n: int) -> tuple[None, Any]:
+    return None, xp.arange(len(columns)) * n + as_array(columns)
+
+
+def found_in_matrix(result: Any, n: int) -> tuple[Any, Any]:
+    values, places = map(as_array, result)
+    return values, places if places.ndim == 1 else places[:, 0] * n + places[:, 1]
+
+
+def as_array(array: Any) -> Any:
+    """Convert an array to one of CuPy, or of NumPy in the simulator, in the same memory."""
+    return array if isinstance(array, xp.ndarray) else xp.from_dlpack(array)
+
+
+# By the text of the reduction.
+REDUCERS = {
+    "argmin(axis=1)": Reducer(
+        lambda: reductions.argmin(axis=1),
+        lambda matrix: matrix.argmin(axis=1),
+        lambda tensor: tensor.argmin(dim=1),
+        found_in_rows,
+    ),
+    "smallest(2, axis=None)": Reducer(
+        lambda: reductions.smallest(2),
+        two_smallest,
+        lambda tensor: torch().topk(tensor.flatten(), 2, largest=False),
+        found_in_matrix,
+    ),
+    "sum(axis=1)": Reducer(
+        lambda: reductions.sum(axis=1),
+        lambda matrix: matrix.sum(axis=1),
+        lambda tensor: tensor.sum(dim=1),
+        lambda sums, n: (as_array(sums), None),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ReducedCase(Case):
+    """A problem whose result is reduced, by one of `REDUCERS`."""
+
+    reduction: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}-{self.reduction}"
+
+    @property
+    def reducer(self) -> Reducer:
+        return REDUCERS[self.reduction]
+
+    @property
+    def bytes_moved(self) -> int:
+        """The operands read once; results are small."""
+        return ITEM_SIZES[self.dtype] * (self.m * self.k + self.k * self.n)
+
+    @property
+    def exact_fills(self) -> tuple[Any, Any]:
+        return inputs.integers, inputs.integers  # many ties
+
+    def expected(self, x: Operands) -> Any:
+        """The product, and the values and places that are sought in it."""
+        matrix = super().expected(x)
+        values, places = self.reducer.found(self.reducer.in_cupy(matrix.copy()), self.n)
+        return matrix, matrix.reshape(-1)[places] if values is None else values, places
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        """Every index must lead to the value that is sought, and dxgemm's to the first of it."""
+        matrix, sought, first_places = expected
+        self.spoil(x.out)
+        result = call()
+        is_plan = isinstance(call, dxgemm.Plan)
+        if is_plan and call.explain().work.reduction is None:
+            if not same(result, matrix):
+                self.fail(name)
+            return {}
+        values, places = self.reducer.found(result, self.n)
+        is_right = values is None or same(values, sought)
+        if is_right and places is not None:
+            are_distinct = len(xp.unique(places)) == places.size
+            is_right = are_distinct and same(matrix.reshape(-1)[places], sought)
+            is_right = is_right and (not is_plan or same(places, first_places))
+        if not is_right:
+            self.fail(name)
+        return {"way": path_of(call) if is_plan else None}
+
+
+def path_of(plan: dxgemm.Plan) -> str:
+    """ "fused" or "unfused", as a plan says of itself."""
+    return "fused" if ", fused" in plan.explain().work.reduction else "unfused"
+
+
+def reduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], dxgemm.Plan]:
+    """Variant: dxgemm's reduction, in the kernel of the product, in another, or as it chooses."""
+
+    def make(case: ReducedCase, x: Operands) -> dxgemm.Plan:
+        reduction = replace(case.reducer.bind(), fused=is_fused)
+        return dxgemm.plan(x.a, x.b, epilogue=reduction, precision=case.precision)
+
+    return make
+
+
+def unreduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], dxgemm.Plan]:
+    """Variant: the kernel of `reduced(is_fused)`, which stores the matrix."""
+
+    def make(case: ReducedCase, x: Operands) -> dxgemm.Plan:
+        kernel = own_choice(reduced(is_fused)(case, x))
+        return dxgemm.plan(x.a, x.b, out=x.out, implementation=kernel, precision=case.precision)
+
+    return make
+
+
+def cublas_cupy(case: ReducedCase, x: Operands) -> Call:
+    plan = dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
+    return lambda: case.reducer.in_cupy(plan())
+
+
+def cublas_torch(case: ReducedCase, x: Operands) -> Call:
+    plan = dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
+    matrix = as_tensor(x.out)
+
+    def call() -> object:
+        plan()
+        return case.reducer.in_torch(matrix)
+
+    return call
+
+
+REDUCING_BASELINES = {
+    "cublas_cupy_reduction": cublas_cupy,
+    "cublas_torch_reduction": cublas_torch,
+}
