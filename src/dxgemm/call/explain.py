@@ -25,7 +25,7 @@ from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, tile_intensity
 from dxgemm.problem.arguments import Kernel, Precision
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -164,7 +164,7 @@ def _explain(
         flops=problem.flops,
         bytes_moved=problem.bytes_moved,
         peak_tflops=device.tensor_tflops.get(
-            problem.arithmetic, device.peak_tflops[problem.scalar_dtype]
+            problem.arithmetic, device.peak_tflops[unit_dtype(problem.dtype)]
         ),
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )

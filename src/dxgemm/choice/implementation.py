@@ -32,7 +32,7 @@ from dxgemm.problem.dtypes import (
     ITEM_SIZES,
     PRECISIONS,
     result_dtypes,
-    scalar_dtype,
+    unit_dtype,
 )
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT
@@ -125,7 +125,7 @@ class Implementation(ABC):
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
         unit = self.multiplies.get(dtype, "")
-        peak = device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
+        peak = device.tensor_tflops.get(unit, device.peak_tflops[unit_dtype(dtype)])
         has_faster = unit not in ("", "float64") and device.arch.startswith(FASTER_THAN_MMA_SYNC)
         return peak * MMA_SYNC_SHARE if self.is_mma_sync and has_faster else peak
 
@@ -267,6 +267,8 @@ class KernelFile(Implementation):
             return "its threads do not store pairs of columns, which the epilogue takes"
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
+        if problem.is_widened and not self.kernel.widens:
+            return f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:

@@ -84,7 +84,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     if not triangle_paths(implementation, problem):
-        return "a symmetric result is made of its sums by a kernel that takes no int32"
+        return "a symmetric result is made of its sums by a kernel that takes no integers"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     reason = reason or implementation.build_fault(device.arch)
@@ -122,7 +122,8 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    if problem.takes_pairs or problem.is_quantised or problem.mask_block:
+    is_special = problem.is_quantised or problem.is_widened
+    if problem.takes_pairs or problem.mask_block or is_special:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
@@ -188,7 +189,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     if problem.adds_transpose:
         return ("folded",) if is_sliceable(problem) else ()
     is_bare = not problem.reads_c and problem.epilogue is None
-    is_exact = problem.scalar_dtype == "int32"
+    is_exact = problem.is_integer
     paths: tuple[str, ...] = ()
     if problem.triangle == "either" or (
         problem.triangle == "both" and (is_exact or (is_bare and implementation.commutes(problem)))

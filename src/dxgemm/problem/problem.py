@@ -14,7 +14,10 @@ from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     EMULATED,
+    INTEGER_RESULTS,
     ITEM_SIZES,
+    PRODUCT_BITS,
+    exchanged_dtype,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -50,12 +53,12 @@ class Problem:
     `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
 
     Attributes:
-        dtype: dtype of a and b, a key of `RESULT_DTYPES`.
+        dtype: dtype of a and b; of a signed and an unsigned one, both names.
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
             neither a nor b may be read. `out` has n / 2 columns if the epilogue takes pairs.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
-        out_dtype: dtype of c and out, one of `RESULT_DTYPES` for dtype.
+        out_dtype: dtype of c and out.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address; kernels with wide accesses rely on it.
         precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
@@ -138,13 +141,23 @@ class Problem:
         return self.epilogue is not None and self.out_dtype == "int8"
 
     @property
+    def is_integer(self) -> bool:
+        """True for integers and bool, whose sums are exact."""
+        return self.dtype in PRODUCT_BITS
+
+    @property
+    def is_widened(self) -> bool:
+        """True if sums of integers are stored in another integer dtype than that of a new result."""
+        return self.is_integer and self.out_dtype in INTEGER_RESULTS[self.dtype][1:]
+
+    @property
     def result_columns(self) -> int:
         """Columns of `out`: n, or half as many if the epilogue takes pairs."""
         return self.n // 2 if self.takes_pairs else self.n
 
     @property
     def scalar_dtype(self) -> str:
-        """Dtype of the accumulator, alpha and beta."""
+        """Dtype of alpha and beta, and of the accumulator of floats and int8."""
         return scalar_dtype(self.dtype)
 
     @property
@@ -375,6 +388,7 @@ def exchanged(problem: Problem) -> Problem:
     """Problem of the transposed product."""
     return replace(
         problem,
+        dtype=exchanged_dtype(problem.dtype),
         m=problem.n,
         n=problem.m,
         a=problem.b.transposed(),
