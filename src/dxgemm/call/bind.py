@@ -10,15 +10,18 @@ from typing import Any, NamedTuple
 from dxgemm.call.complex_call import form_of_call
 from dxgemm.call.resolve import Resolved, with_triangle
 from dxgemm.choice.batch_invariant import choose_asked, rank_asked
+from dxgemm.choice.byte_products import form_of_integers
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
+from dxgemm.lower.byte_products import lower_bytes
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
+from dxgemm.problem.byte_form import ByteForm
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.runtime.binding import Launch
@@ -35,17 +38,20 @@ class Computation(NamedTuple):
         results: arrays that a reduction writes, by the names of the results.
         form: form in which complex matrices are multiplied; None of real ones.
         reduced: problem of complex matrices whose result is reduced; None without a reduction.
+        digits: form in which integers are multiplied by their bytes; None if they are not.
     """
 
     product: Problem
     results: Mapping[str, ResultArray] = NONE
     form: ComplexForm | None = None
     reduced: Problem | None = None
+    digits: ByteForm | None = None
 
     @property
     def asked(self) -> Problem:
-        """Problem that was asked for: the complex one, if there is one."""
-        return self.form.problem if self.form else self.product
+        """Problem that was asked for: the complex one, or that of integers, if there is one."""
+        form = self.form or self.digits
+        return form.problem if form else self.product
 
 
 class Decision(NamedTuple):
@@ -70,7 +76,8 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     """Computation of a resolved call, or of a piece of it."""
     asked, results = resolved.asked, resolved.result_arrays()
     if not asked.is_complex:
-        return Computation(problem if resolved.pieces else with_triangle(problem, asked), results)
+        problem = problem if resolved.pieces else with_triangle(problem, asked)
+        return computation_of_reals(problem, asked.implementation, resolved.device, results)
     is_reduced = problem.reduction is not None
     form = form_of_call(
         stored_problem(problem) if is_reduced else problem,
@@ -82,9 +89,22 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     return Computation(form.product, results, form, problem if is_reduced else None)
 
 
+def computation_of_reals(
+    problem: Problem, implementation: Any, device: DeviceFacts, results: Mapping[str, ResultArray]
+) -> Computation:
+    """Computation of floats, of integers, or of the bytes of integers."""
+    form = form_of_integers(problem, implementation, device) if problem.is_integer else None
+    if form is None:
+        return Computation(problem, results)
+    longest = max(form.terms, key=lambda term: term.count)
+    return Computation(form.product(longest), results, digits=form)
+
+
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     """List the kernels of a computation in order, with what they read and write."""
-    product, results, form, reduced = computation
+    product, results, form, reduced, digits = computation
+    if digits is not None:
+        return lower_bytes(digits, candidate, device)
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
