@@ -23,6 +23,7 @@ from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, tile_intensity
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.arguments import Kernel, Precision
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
@@ -164,7 +165,7 @@ def _explain(
         flops=problem.flops,
         bytes_moved=problem.bytes_moved,
         peak_tflops=device.tensor_tflops.get(
-            problem.arithmetic, device.peak_tflops[unit_dtype(problem.dtype)]
+            "int8" if problem.dtype in BYTES else problem.arithmetic, device.peak_tflops[unit_dtype(problem.dtype)]
         ),
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )

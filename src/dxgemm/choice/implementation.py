@@ -26,6 +26,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions, never
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
@@ -54,7 +55,8 @@ MIXED_SHAPES = (
 )
 
 # Arithmetic of the tensor cores by the dtype of a and b.
-TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
+TENSOR = {name: name for name in ("float16", "bfloat16", "float64")}
+TENSOR |= {"float32": "tf32"} | dict.fromkeys(BYTES, "int8")
 
 # Architectures whose tensor cores reach their peak by other instructions, but for float64; and the
 # share of it that `mma.sync` reaches: measured for TF32 on an H200, assumed for Blackwell.

@@ -120,7 +120,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "pipeline",
         "cuBLASDx: cp.async",
         role=Role.LIBRARY,
-        multiplies={name: name for name in TENSOR if name != "float32"},
+        multiplies={name: unit for name, unit in TENSOR.items() if name != "float32"},
         is_mma_sync=True,
     ),
     Pipelined(

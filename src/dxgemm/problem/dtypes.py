@@ -90,11 +90,6 @@ def factor_dtypes(dtype: str) -> tuple[str, str]:
     return a, b or a
 
 
-def exchanged_dtype(dtype: str) -> str:
-    """Dtype of the transposed product, whose factors are exchanged."""
-    return " ".join(reversed(dtype.split(" ")))
-
-
 def result_dtypes(dtype: str) -> tuple[str, ...]:
     """Dtypes of c and out, complex ones among them; a new result has the first."""
     return RESULT_DTYPES.get(dtype) or INTEGER_RESULTS.get(dtype) or (dtype,)

@@ -10,6 +10,7 @@ from functools import cached_property
 from math import gcd
 from typing import Any
 
+from dxgemm.handwritten.parts.operands import BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -17,7 +18,6 @@ from dxgemm.problem.dtypes import (
     INTEGER_RESULTS,
     ITEM_SIZES,
     PRODUCT_BITS,
-    exchanged_dtype,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -27,7 +27,7 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides, copied_ste
 
 # Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
 # bytes of an operand that is copied at most.
-COPIED = ("float16", "bfloat16", "int8", "tf32")
+COPIED = ("float16", "bfloat16", "tf32", *BYTES)
 MOST_COPIED_BYTES = 2**30
 EXCHANGE = str.maketrans("ab", "ba")  # of the operands' names
 MOST_FLATTENED_ROWS = 2**30  # kernels count the rows of a matrix in 32 bits
@@ -303,7 +303,7 @@ def _take_any_major(problem: Problem) -> tuple[bool, bool]:
     """
     if ITEM_SIZES[problem.dtype] == 2:
         return True, True
-    if problem.dtype == "int8":
+    if problem.dtype in BYTES:
         return False, False
     both = problem.a.col != 1 and problem.b.row != 1
     return not both or problem.m > problem.n, not both or problem.m <= problem.n
