@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dxgemm.call.complex_call import form_of_call
 from dxgemm.call.resolve import Resolved, with_triangle
 from dxgemm.choice.batch_invariant import choose_asked, rank_asked
-from dxgemm.choice.byte_products import form_of_integers
+from dxgemm.choice.byte_products import form_of_integers, truth_as_bytes
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.errors import BuildError, MissingPackageError
@@ -38,6 +38,7 @@ class Computation(NamedTuple):
         results: arrays that a reduction writes, by the names of the results.
         form: form in which complex matrices are multiplied; None of real ones.
         reduced: problem of complex matrices whose result is reduced; None without a reduction.
+        integers: problem whose product is one of bytes; None if it is the product.
         digits: form in which integers are multiplied by their bytes; None if they are not.
     """
 
@@ -45,13 +46,13 @@ class Computation(NamedTuple):
     results: Mapping[str, ResultArray] = NONE
     form: ComplexForm | None = None
     reduced: Problem | None = None
+    integers: Problem | None = None
     digits: ByteForm | None = None
 
     @property
     def asked(self) -> Problem:
         """Problem that was asked for: the complex one, or that of integers, if there is one."""
-        form = self.form or self.digits
-        return form.problem if form else self.product
+        return self.form.problem if self.form else self.integers or self.product
 
 
 class Decision(NamedTuple):
@@ -90,19 +91,25 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
 
 
 def computation_of_reals(
-    problem: Problem, implementation: Any, device: DeviceFacts, results: Mapping[str, ResultArray]
+    problem: Problem,
+    implementation: Any,
+    device: DeviceFacts,
+    results: Mapping[str, ResultArray] = NONE,
 ) -> Computation:
     """Computation of floats, of integers, or of the bytes of integers."""
-    form = form_of_integers(problem, implementation, device) if problem.is_integer else None
-    if form is None:
+    if not problem.is_integer:
         return Computation(problem, results)
-    longest = max(form.terms, key=lambda term: term.count)
-    return Computation(form.product(longest), results, digits=form)
+    form = form_of_integers(problem, implementation, device)
+    if form is not None:
+        longest = max(form.terms, key=lambda term: term.count)
+        return Computation(form.product(longest), results, integers=problem, digits=form)
+    product = truth_as_bytes(problem)
+    return Computation(product, results, integers=problem if product is not problem else None)
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     """List the kernels of a computation in order, with what they read and write."""
-    product, results, form, reduced, digits = computation
+    product, results, form, reduced, _, digits = computation
     if digits is not None:
         return lower_bytes(digits, candidate, device)
     if product.reduction is not None:

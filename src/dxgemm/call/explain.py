@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dxgemm.call.bind import Computation, Decision, lower
+from dxgemm.call.bind import Computation, Decision, computation_of_reals, lower
 from dxgemm.call.complex_call import form_of_problem
 from dxgemm.call.explanation import Choice, Explanation, Grid, Prediction, Work
 from dxgemm.call.route import Route
@@ -15,6 +15,7 @@ from dxgemm.choice.batch_invariant import (
     rank_asked,
     with_batch_invariance,
 )
+from dxgemm.choice.byte_products import predicted_us
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
@@ -138,7 +139,9 @@ def explain_shape(
     if pieces:
         problem = pieces[0].problem
     form = form_of_problem(problem, "", asked, device) if dtype in COMPLEX_PARTS else None
-    computation = Computation(form.product if form else problem, form=form)
+    computation = computation_of_reals(problem, asked, device)
+    if form is not None:
+        computation = Computation(form.product, form=form)
     ranking = rank_asked(computation.product, device, asked)
     chosen = ranking.candidates[0]
     is_launched = not (pieces or problem.is_empty)
@@ -161,30 +164,33 @@ def _explain(
     form, program = decision.computation.form, decision.program
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
+    own, digits = decision.computation.integers or problem, decision.computation.digits
+    peak_tflops = device.tensor_tflops.get(
+        "int8" if problem.dtype in BYTES else problem.arithmetic,
+        device.peak_tflops[unit_dtype(problem.dtype)],
+    )
     roofline = Roofline(
-        flops=problem.flops,
-        bytes_moved=problem.bytes_moved,
-        peak_tflops=device.tensor_tflops.get(
-            "int8" if problem.dtype in BYTES else problem.arithmetic, device.peak_tflops[unit_dtype(problem.dtype)]
-        ),
+        flops=own.flops,
+        bytes_moved=own.bytes_moved,
+        peak_tflops=peak_tflops / (digits.products if digits else 1),
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     work = Work(
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
+        m=own.m,
+        n=own.n,
+        k=own.k,
+        batch=own.batch,
+        dtype=own.dtype,
+        out_dtype=own.out_dtype,
         precision=problem.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        computed_as=computed_as,
+        computed_as="; ".join(filter(None, (computed_as, digits and str(digits)))) or None,
         symmetry=_symmetry_text(problem, candidate),
         complex_form=None if form is None else str(form),
         is_transposed=problem.is_transposed,
-        arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
-        alignments={"a": problem.a_alignment, "b": problem.b_alignment},
+        arrangements={name: getattr(own, name).arrangement for name in ("a", "b", "c", "out")},
+        alignments={"a": own.a_alignment, "b": own.b_alignment},
         copied=copied,
         device=device.name,
         is_named_gpu=is_named_gpu,
@@ -199,7 +205,7 @@ def _explain(
         str(config) if config is not None else None,
         candidate.slices,
         candidate.reason,
-        aligned=tuple(implementation.computed(part).padded),
+        aligned=() if digits else tuple(implementation.computed(part).padded),
         accuracy=implementation.accuracy(part),
         fallback=implementation.fallback(part, config),
         candidates=tuple(
@@ -215,7 +221,8 @@ def _explain(
     )
     prediction = Prediction(None, roofline, None)
     if is_predicted:
-        prediction = Prediction(candidate.us, roofline, speeds_from(device, problem.dtype))
+        us = predicted_us(digits, device) if digits else candidate.us
+        prediction = Prediction(us, roofline, speeds_from(device, problem.dtype))
     steps = tuple(map(str, program.steps)) if program else ()
     return Explanation(work, choice, steps, _grid(candidate, part, device), prediction)
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dxgemm.choice.emulation_parts import buffers
 from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.handwritten.kernels import digits
+from dxgemm.handwritten.kernels import add_digits, digits
 from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
-from dxgemm.problem.byte_form import ByteForm
-from dxgemm.problem.dtypes import factor_dtypes
+from dxgemm.problem.byte_form import ByteForm, Term
+from dxgemm.problem.dtypes import ITEM_SIZES, factor_dtypes
+from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
-from dxgemm.runtime.program import OUT, Name, Program, Step, Symbol, Value
+from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
 
+NOTHING = ((0, 0, 0), (0, 0, 0))  # strides and sizes of what is not read
 DIGITS_OF = {name: Symbol(f"digits of {name}") for name in "ab"}  # buffers
 
 
@@ -31,24 +34,76 @@ def lower_bytes(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Pr
         candidate: kernel of the products of bytes.
         device: the GPU.
     """
-    problem = form.problem
-    program = Program((), {DIGITS_OF[name].name: _size(form, name) for name in "ab"})
-    program += Program(tuple(_splitting(form, name) for name in "ab"))
+    sizes: dict[Name, int] = {DIGITS_OF[name].name: _size(form, name) for name in "ab"}
+    lower = _modulo_32_bits if form.bits == 32 else _modulo_64_bits
+    return Program((), sizes) + lower(form, candidate, device)
+
+
+def _modulo_32_bits(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a result that each product adds to, from the highest weight on."""
+    problem, program = form.problem, _splitting(form, first_k=0)
     for place, term in enumerate(form.terms):
-        a_offset, b_offset = form.offsets(term)
         part = form.product(term)
         values: dict[Name, Value] = {
-            "a": DIGITS_OF["a"] + a_offset,
-            "b": DIGITS_OF["b"] + b_offset,
             "alpha": Symbol("alpha", part=f"<< {term.shift}"),
             "beta": Symbol("beta", part="<< 0"),
         }
         if place > 0:
             part = replace(part, c=problem.out, reads_c=True, in_place=True)
             values |= {"c": OUT, "beta": 1}
+        values |= _digits(form, term, 0)
         product = lower_product(candidate.implementation, part, candidate.config, device)
         program += product.given(values)
     return program
+
+
+def _modulo_64_bits(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a result that another kernel makes of products: of rows and parts of k in turn."""
+    problem, rows, terms = form.problem, form.rows, form.terms
+    products = [
+        lower_product(candidate.implementation, form.product(term), candidate.config, device)
+        for term in terms
+    ]
+    sums = Symbol("products of digits")
+    items = problem.batch * rows * form.sums_row
+    program = Program((), {sums.name: 4 * items * len(terms)})
+    for first_k in range(0, problem.k, form.slice_k):
+        program += _splitting(form, first_k)
+        for row in range(0, problem.m, rows):
+            for place, (term, product) in enumerate(zip(terms, products)):
+                target = sums + 4 * items * place
+                values: dict[Name, Value] = {"c": target, "out": target, "alpha": 1, "beta": 0}
+                program += product.given(values | _digits(form, term, row))
+            program += _adding(form, sums, row, first_k > 0)
+    return program
+
+
+def _digits(form: ByteForm, term: Term, row: int) -> dict[Name, Value]:
+    """Addresses of the digits of a term, of a from a row on."""
+    a_offset, b_offset = form.offsets(term)
+    a_offset += row * form.digits * form.step
+    return {"a": DIGITS_OF["a"] + a_offset, "b": DIGITS_OF["b"] + b_offset}
+
+
+def _adding(form: ByteForm, sums: Symbol, row: int, adds_to_result: bool) -> Program:
+    """Program that makes rows of the result from products, or adds to what is there."""
+    own, rows = form.problem, min(form.rows, form.problem.m - row)
+    slot = own.batch * form.rows * form.sums_row
+    item_bytes = ITEM_SIZES[own.out_dtype]
+    c, reads_c = (own.out, True) if adds_to_result else (own.c, own.reads_c)
+    arguments = KernelArguments(
+        "int64", rows, own.n, len(form.terms), own.batch,
+        Strides(form.rows * form.sums_row, form.sums_row, slot), c=c, out=own.out,
+        epilogue=Fusion((), buffers("int32")), out_dtype=own.out_dtype, reads_c=reads_c,
+        extents={"a": NOTHING, "b": NOTHING},
+    )  # fmt: skip
+    target, source = OUT + row * own.out.row * item_bytes, C + row * own.c.row * item_bytes
+    values = sums, sums, target if adds_to_result else source, target, ALPHA, BETA
+    if adds_to_result:
+        values = *values[:5], 1
+    operands = sums, slot * len(form.terms)
+    variant = (own.out_dtype,)
+    return Program((file_step(add_digits, arguments, variant, values=values, operands=operands),))
 
 
 def _rows(form: ByteForm, name: str) -> int:
@@ -63,19 +118,24 @@ def _size(form: ByteForm, name: str) -> int:
     return _rows(form, name) * form.digits * form.step
 
 
-def _splitting(form: ByteForm, name: str) -> Step:
+def _splitting(form: ByteForm, first_k: int) -> Program:
+    """Program that splits both factors, from an element of k on."""
+    return Program(tuple(_splitting_step(form, name, first_k) for name in "ab"))
+
+
+def _splitting_step(form: ByteForm, name: str, first_k: int) -> Step:
     """Step that splits a factor."""
-    own = form.problem
+    own, k = form.problem, min(form.slice_k, form.problem.k - first_k)
     along, strides = (own.m, own.a) if name == "a" else (own.n, own.b.transposed())
     dtype = factor_dtypes(own.dtype)[name == "b"]
     batch, pitch = (own.batch if strides.batch else 1), form.digits * form.step
     arguments = KernelArguments(
-        dtype, along, own.k, 0, batch, strides, Strides(0, 0, form.step),
+        dtype, along, k, 0, batch, strides, Strides(0, 0, form.step),
         out=Strides(along * pitch, pitch, 1), out_dtype="int8",
         extents={
-            "b": ((0, 0, 0), (0, 0, 0)),
-            "c": ((0, 0, 0), (0, 0, 0)),
-            "a": (strides, (batch, along, own.k)),
+            "a": (strides, (batch, along, k)),
+            "b": NOTHING,
+            "c": NOTHING,
             "out": ((along * pitch, pitch, 1), (batch, along, pitch)),
         },
     )  # fmt: skip
@@ -84,6 +144,7 @@ def _splitting(form: ByteForm, name: str) -> Step:
         *digits.KERNEL.variant(config, arguments), str(form.digits),
         "balanced" if form.is_balanced else "bytes", "up" if name == "a" else "down",
     )  # fmt: skip
-    source, target = Symbol(name), DIGITS_OF[name]
+    source = Symbol(name) + first_k * strides.col * ITEM_SIZES[dtype]
+    target = DIGITS_OF[name]
     values = source, source, target, target, 0, 0
     return file_step(digits, arguments, variant, config, values=values)

@@ -61,17 +61,23 @@ class ByteForm:
         return copied_step(self.slice_k, "int8")
 
     @property
+    def slices(self) -> int:
+        """Parts of k that are multiplied in turn: one modulo 2**32, else as many as are exact."""
+        return 1 if self.bits == 32 else -(-self.problem.k * self.digits // MOST_EXACT_K)
+
+    @property
     def slice_k(self) -> int:
-        """k whose sums are exact, or all of it if they are wanted modulo 2**32."""
-        if self.bits == 32:
-            return self.problem.k
-        most = MOST_EXACT_K // self.digits // 128 * 128
-        return min(self.problem.k, most)
+        """k of such a part."""
+        return -(-self.problem.k // self.slices)
+
+    @property
+    def launches(self) -> int:
+        """Launches of each product: one for each part of k and of the rows."""
+        return self.slices * -(-self.problem.m // self.rows)
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """Products, the highest weight first."""
-        last = self.digits - 1
         if not self.is_balanced:
             a, b = (_byte_dtypes(factor) for factor in factor_dtypes(self.problem.dtype))
             if a[0] == a[1] == b[0] == b[1]:
@@ -79,7 +85,6 @@ class ByteForm:
             pairs = sorted(((i, j) for i in range(2) for j in range(2)), key=sum, reverse=True)
             dtypes = [product_dtype(a[i], b[j]) or "" for i, j in pairs]
             return tuple(Term(i, j, 1, 8 * (i + j), d) for (i, j), d in zip(pairs, dtypes))
-        assert last >= 1
         return _stacked(self.digits, self.bits, "int8")
 
     @property
@@ -87,19 +92,28 @@ class ByteForm:
         """Products of bytes for each product of elements."""
         return sum(term.count for term in self.terms)
 
-    def product(self, term: Term, k: int = 0) -> Problem:
-        """Problem of a term, or of as many rows as `rows`, without c.
+    @property
+    def sums_row(self) -> int:
+        """Elements from a row of sums in a workspace to the next."""
+        return -(-self.problem.n // 4) * 4
 
-        Args:
-            term: one of `terms`.
-            k: elements of k that it sums; 0 for `slice_k`.
-        """
+    @property
+    def rows(self) -> int:
+        """Rows of the result whose sums are kept at a time, if they are."""
+        row_bytes = 4 * self.problem.batch * self.sums_row * len(self.terms)
+        return min(self.problem.m, max(MOST_SUMS_BYTES // row_bytes, 1))
+
+    def product(self, term: Term) -> Problem:
+        """Problem of a term: modulo 2**32 with the result of the whole, and c, or of `rows` rows."""
         own, pitch = self.problem, self.digits * self.step
+        if self.bits == 64:
+            out = Strides(self.rows * self.sums_row, self.sums_row, 1)
+            own = replace(own, m=self.rows, out=out, reads_c=False)
         return replace(
             own,
             dtype=term.dtype,
             k=term.count * self.step,
-            a=Strides(own.m * pitch if own.a.batch else 0, pitch, 1),
+            a=Strides(self.problem.m * pitch if own.a.batch else 0, pitch, 1),
             b=Strides(own.n * pitch if own.b.batch else 0, 1, pitch),
             out_dtype="int32",
             a_alignment=MAX_ALIGNMENT,
