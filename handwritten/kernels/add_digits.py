@@ -2,9 +2,9 @@
 
 Idea: a thread has an element. It adds up the products of the digits from the highest weight on, by
 Horner's scheme with 256, then applies alpha, beta and c.
-Layout: c and out (m, n), any strides, any batch, in int64 or uint64. The sums are int32, in the last
-operand: k products of m x n, the highest weight first, `a.col` elements apart, with unit stride
-along n. a and b are not used.
+Layout: c and out (m, n), any strides, any batch, in int64 or uint64. The sums are int32, in the
+last operand: k products of m x n, the highest weight first, `a.col` elements apart, with unit
+stride along n. a and b are not used.
 Source: Donald E. Knuth, "The Art of Computer Programming", volume 2, 4.6.4, for Horner's scheme.
 """
 

@@ -243,12 +243,12 @@ def _wgmma(
 def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
 
-    `kind` is "f16", "bf16", "tf32", or "s8", "u8", "s8.u8", "u8.s8", whose sums are int32. a is 64 x depth and b is
-    depth x n, both in shared memory, with a depth of 32 bytes. Each is given by the low half of its
-    descriptor, and `high` is the upper half of both; see `descriptor_halves`. Operands are K-major,
-    or MN-major if transposed, which tf32 and s8 do not support. acc holds n / 2 elements per
-    thread: element 4 * j + 2 * h + e is in row 16 * warp + lane // 4 + 8 * h and column
-    8 * j + lane % 4 * 2 + e.
+    `kind` is "f16", "bf16", "tf32", or "s8", "u8", "s8.u8", "u8.s8", whose sums are int32. a is
+    64 x depth and b is depth x n, both in shared memory, with a depth of 32 bytes. Each is
+    given by the low half of its descriptor, and `high` is the upper half of both; see
+    `descriptor_halves`. Operands are K-major, or MN-major if transposed, which tf32 and bytes
+    do not support. acc holds n / 2 elements per thread: element 4 * j + 2 * h + e is in row 16
+    * warp + lane // 4 + 8 * h and column 8 * j + lane % 4 * 2 + e.
     """
     multiply = _wgmma(
         literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)

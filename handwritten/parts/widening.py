@@ -126,7 +126,7 @@ NARROW = {
 
 
 def stored_type(dtype: str) -> Any:
-    """Type of the elements that kernels see: uint16, the bits, for half precision; uint8 for bool."""
+    """Type of the elements that kernels see: uint16 for half precision, uint8 for bool."""
     if dtype in HALVES:
         return np.uint16
     return np.uint8 if dtype == "bool" else np.dtype(dtype).type

@@ -101,7 +101,7 @@ def computation_of_reals(
         return Computation(problem, results)
     form = form_of_integers(problem, implementation, device)
     if form is not None:
-        longest = max(form.terms, key=lambda term: term.count)
+        longest = max(form.terms, key=lambda term: term.width)
         return Computation(form.product(longest), results, integers=problem, digits=form)
     product = truth_as_bytes(problem)
     return Computation(product, results, integers=problem if product is not problem else None)

@@ -185,7 +185,7 @@ def _explain(
         precision=problem.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        computed_as="; ".join(filter(None, (computed_as, digits and str(digits)))) or None,
+        computed_as="; ".join(str(text) for text in (computed_as, digits) if text) or None,
         symmetry=_symmetry_text(problem, candidate),
         complex_form=None if form is None else str(form),
         is_transposed=problem.is_transposed,

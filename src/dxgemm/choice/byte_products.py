@@ -1,4 +1,4 @@
-"""Choice between a kernel that multiplies integers themselves and one that multiplies their bytes."""
+"""Choice between a kernel that multiplies integers and one that multiplies their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP_US = 4.0  # time to queue a kernel that splits an operand, or adds products
 
 
 @epilogue
-def is_nonzero(value, row, col):
+def is_nonzero(value: Any, row: Any, col: Any) -> Any:
     """1 for a sum that is not 0, else 0."""
     return 1.0 if value != 0 else 0.0
 
@@ -36,9 +36,7 @@ def truth_as_bytes(problem: Problem) -> Problem:
     return replace(problem, dtype="int8", out_dtype="int8", epilogue=fusion)
 
 
-def form_of_integers(
-    problem: Problem, implementation: Any, device: DeviceFacts
-) -> ByteForm | None:
+def form_of_integers(problem: Problem, implementation: Any, device: DeviceFacts) -> ByteForm | None:
     """Form in which a product of integers is computed: by bytes, or None for the integers.
 
     A kernel that is asked for by name multiplies the integers if it can, and otherwise bytes.
@@ -50,8 +48,8 @@ def form_of_integers(
         return None
     if implementation is not None:
         asked = asked_kernel(implementation)[0]
-        takes_bytes = isinstance(asked, KernelFile) and "int8" in asked.dtypes
-        return form if takes_bytes and problem.dtype not in asked.dtypes else None
+        dtypes = asked.dtypes if isinstance(asked, KernelFile) else ()
+        return form if "int8" in dtypes and problem.dtype not in dtypes else None
     return form if bytes_are_quicker(form, device) else None
 
 

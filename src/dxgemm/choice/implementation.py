@@ -270,7 +270,9 @@ class KernelFile(Implementation):
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
         if problem.is_widened and not self.kernel.widens:
-            return f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
+            return (
+                f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
+            )
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:

@@ -98,9 +98,8 @@ def _adding(form: ByteForm, sums: Symbol, row: int, adds_to_result: bool) -> Pro
         extents={"a": NOTHING, "b": NOTHING},
     )  # fmt: skip
     target, source = OUT + row * own.out.row * item_bytes, C + row * own.c.row * item_bytes
-    values = sums, sums, target if adds_to_result else source, target, ALPHA, BETA
-    if adds_to_result:
-        values = *values[:5], 1
+    addend: tuple[Symbol, Value] = (target, 1) if adds_to_result else (source, BETA)
+    values = sums, sums, addend[0], target, ALPHA, addend[1]
     operands = sums, slot * len(form.terms)
     variant = (own.out_dtype,)
     return Program((file_step(add_digits, arguments, variant, values=values, operands=operands),))

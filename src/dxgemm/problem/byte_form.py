@@ -31,7 +31,7 @@ class Term(NamedTuple):
 
     a: int
     b: int
-    count: int
+    width: int
     shift: int
     dtype: str
 
@@ -90,7 +90,7 @@ class ByteForm:
     @property
     def products(self) -> int:
         """Products of bytes for each product of elements."""
-        return sum(term.count for term in self.terms)
+        return sum(term.width for term in self.terms)
 
     @property
     def sums_row(self) -> int:
@@ -104,7 +104,7 @@ class ByteForm:
         return min(self.problem.m, max(MOST_SUMS_BYTES // row_bytes, 1))
 
     def product(self, term: Term) -> Problem:
-        """Problem of a term: modulo 2**32 with the result of the whole, and c, or of `rows` rows."""
+        """Problem of a term: modulo 2**32 with the whole result and c, else of `rows` rows."""
         own, pitch = self.problem, self.digits * self.step
         if self.bits == 64:
             out = Strides(self.rows * self.sums_row, self.sums_row, 1)
@@ -112,7 +112,7 @@ class ByteForm:
         return replace(
             own,
             dtype=term.dtype,
-            k=term.count * self.step,
+            k=term.width * self.step,
             a=Strides(self.problem.m * pitch if own.a.batch else 0, pitch, 1),
             b=Strides(own.n * pitch if own.b.batch else 0, 1, pitch),
             out_dtype="int32",

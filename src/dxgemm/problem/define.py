@@ -217,16 +217,16 @@ def _check_dtypes(
                 f"gemm: <{name}> has dtype {dtype}; {', '.join(supported)} in native byte order "
                 f"are supported: convert <{name}> first, for example <{name}>.astype('{fitting}')."
             )
-    dtype = product_dtype(dtypes["a"], dtypes["b"])
-    if dtype is None:
+    product = product_dtype(dtypes["a"], dtypes["b"])
+    if product is None:
         way_out = "convert <a> and <b> to one dtype."
     else:
-        allowed = result_dtypes(dtype)
+        allowed = result_dtypes(product)
         if has_functions:
-            allowed = allowed[: 1 if dtype in INTEGER_RESULTS else None]
-            allowed += EPILOGUE_DTYPES.get(dtype, ())
+            allowed = allowed[: 1 if product in INTEGER_RESULTS else None]
+            allowed += EPILOGUE_DTYPES.get(product, ())
         else:
-            allowed = INTEGER_RESULTS.get(dtype, allowed)
+            allowed = INTEGER_RESULTS.get(product, allowed)
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return

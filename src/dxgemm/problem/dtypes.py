@@ -12,9 +12,7 @@ INTEGER_BITS = {
 }  # fmt: skip
 # A product of a signed and an unsigned matrix has a dtype of two names, a's and b's.
 MIXED_BITS = {
-    f"{a} {b}": bits
-    for bits in (8, 16, 32)
-    for a, b in permutations((f"int{bits}", f"uint{bits}"))
+    f"{a} {b}": bits for bits in (8, 16, 32) for a, b in permutations((f"int{bits}", f"uint{bits}"))
 }
 # Bits of the operands of all products of integers.
 PRODUCT_BITS = {"bool": 1} | INTEGER_BITS | MIXED_BITS
@@ -78,7 +76,7 @@ MODULI_COUNTS = range(2, 21)
 
 
 def product_dtype(a: str, b: str) -> str | None:
-    """Dtype of a product of operands of two dtypes: theirs, or both names; None if there is none."""
+    """Dtype of a product of operands of two dtypes: theirs, or both names; None for neither."""
     if a == b:
         return a
     return f"{a} {b}" if f"{a} {b}" in MIXED_BITS else None

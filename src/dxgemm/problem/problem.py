@@ -147,7 +147,7 @@ class Problem:
 
     @property
     def is_widened(self) -> bool:
-        """True if sums of integers are stored in another integer dtype than that of a new result."""
+        """True if sums of integers are stored in another integer dtype than a new result has."""
         return self.is_integer and self.out_dtype in INTEGER_RESULTS[self.dtype][1:]
 
     @property
