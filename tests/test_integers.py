@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product as combinations
 
@@ -14,10 +15,18 @@ import dxgemm
 from dxgemm import errors
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import byte_products, cublas_limits
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.registry import find_implementation
+from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.lower.residue_products import lower_residues
 from dxgemm.problem import byte_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.residue_form import residue_form
+from dxgemm.runtime.simulator import SimulatedLaunch
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 LEAST, LARGEST = -(2**31), 2**31 - 1
@@ -57,12 +66,22 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
     return product != 0 if dtype == "bool" else product.astype(dtype)
 
 
-@pytest.fixture(params=["integers", "bytes"])
+WAYS = ("integers", "bytes") if simulator_enabled() else ("integers", "bytes", "residues")
+
+
+def quickest(way):
+    """Choice of one form: that of bytes, or of residues for results of 64 bits, or none."""
+
+    def quickest(problem, forms, device):
+        return {"integers": None, "bytes": forms[0], "residues": forms[-1]}[way]
+
+    return quickest
+
+
+@pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    """Has integers multiplied themselves, or by their bytes."""
-    monkeypatch.setattr(
-        byte_products, "bytes_are_quicker", lambda form, device: request.param == "bytes"
-    )
+    """Has integers multiplied themselves, or by their bytes or residues."""
+    monkeypatch.setattr(byte_products, "quickest", quickest(request.param))
     clear_routes()
     yield request.param
     clear_routes()
@@ -263,7 +282,7 @@ def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
 
 
 def test_parts_of_k_and_of_the_rows_are_added_up(home, rng, monkeypatch):
-    monkeypatch.setattr(byte_products, "bytes_are_quicker", lambda form, device: True)
+    monkeypatch.setattr(byte_products, "quickest", quickest("bytes"))
     monkeypatch.setattr(byte_form, "MOST_EXACT_K", 64)
     monkeypatch.setattr(byte_form, "MOST_SUMS_BYTES", 400)
     clear_routes()
@@ -312,7 +331,7 @@ def test_bytes_without_a_sign_on_tensor_cores(cupy, rng, dtype, name, order):
     for m, n in ((64, 8), (8, 64), (150, 170)):
         a, b = whole(rng, (m, 96), a_dtype), whole(rng, (96, n), b_dtype)
         sent = cupy.asarray(a), cupy.asarray(b.T.copy()).T
-        for config in dxgemm.choice.registry.find_implementation(name).configs("int8"):
+        for config in find_implementation(name).configs("int8"):
             out = cupy.asarray(laid(np.zeros((m, n), np.int32)))
             dxgemm.gemm(*sent, out=out, implementation=(name, config))
             np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
@@ -413,11 +432,52 @@ def test_integers_of_torch_and_jax(rng):
 
 
 @pytest.mark.parametrize(
-    "dtype, products", [("uint16", 4), ("int16", 4), ("int32", 10), ("int64", 36)]
-)
+    "dtype, products",
+    [("uint16", "4 products of bytes"), ("int16", "4 products of bytes"),
+     ("int32", "10 products of bytes"), ("int64", "18 products of residues")],
+)  # fmt: skip
 def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
     explained = dxgemm.explain_shape(4096, 4096, 4096, dtype, gpu="H200")
-    assert explained.work.computed_as == f"{products} products of bytes"
+    assert explained.work.computed_as == products
     assert explained.work.dtype == dtype
     assert "digits | digits" in str(explained)
-    assert dxgemm.explain_shape(8, 8, 8, dtype, gpu="H200").work.computed_as is None
+    assert dxgemm.explain_shape(8, 8, 8, "int16", gpu="H200").work.computed_as is None
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32 uint32", "int16"])
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_residues_are_made_of_integers_and_integers_of_residues(rng, dtype, order):
+    """All steps but the product of residues, which NumPy stands in for."""
+    if not simulator_enabled():
+        pytest.skip("the simulator's kernels read NumPy's memory")
+    m, n, k = 3, 5, 19
+    laid, (a_dtype, b_dtype) = LAYOUTS[order], factor_dtypes(dtype)
+    a, b = laid(whole(rng, (m, k), a_dtype)), laid(whole(rng, (k, n), b_dtype))
+    c, out = whole(rng, (m, n), "int64"), np.zeros((m, n), np.int64)
+    problem = replace(contiguous_problem(dtype, m, n, k, out_dtype="int64"), reads_c=True)
+    if order == "column":
+        problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
+    form = residue_form(problem)
+    kernel = find_implementation("emulated_float64")
+    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
+    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
+    arrays = {"a": a, "b": b, "c": c, "out": out} | memory
+    values = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
+    values |= {"alpha": -3, "beta": 7}
+
+    def run(step):
+        given = (*step.values, *step.operands)
+        call = [x if isinstance(x, int) else values[x.name] + x.offset for x in given]
+        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(call), 0)
+
+    split_a, split_b, _, adding = program.steps
+    run(split_a)
+    run(split_b)
+    assert not memory["flag"].any()
+    residues = [memory[f"digits of {x}"].reshape(form.count, -1, 32).astype(int) for x in "ab"]
+    assert not residues[0][:, :, k:].any()
+    moduli = np.array(MODULI[: form.count])[:, None, None]
+    found = (residues[0] @ residues[1].transpose(0, 2, 1) + 128) % moduli - 128
+    memory["residues of the result"].reshape(form.count, m, 32)[:, :, :n] = found
+    run(adding)
+    np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))

@@ -50,7 +50,7 @@ def explain_route(route: Route) -> Explanation:
         decision = decision._replace(program=None)
     return _explain(
         decision,
-        rank_asked(on_device.problem, resolved.device, resolved.asked.implementation),
+        rank_asked(on_device.problem, resolved.device, decision.computation.kernel),
         resolved.device,
         computed_as=_flattening_text(on_device, route.resolved.shape),
         epilogue=resolved.asked.epilogue,
@@ -141,8 +141,8 @@ def explain_shape(
     form = form_of_problem(problem, "", asked, device) if dtype in COMPLEX_PARTS else None
     computation = computation_of_reals(problem, asked, device)
     if form is not None:
-        computation = Computation(form.product, form=form)
-    ranking = rank_asked(computation.product, device, asked)
+        computation = Computation(form.product, form=form, kernel=asked)
+    ranking = rank_asked(computation.product, device, computation.kernel)
     chosen = ranking.candidates[0]
     is_launched = not (pieces or problem.is_empty)
     program = lower(computation, chosen, device) if is_launched else None
@@ -164,9 +164,9 @@ def _explain(
     form, program = decision.computation.form, decision.program
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
-    own, digits = decision.computation.integers or problem, decision.computation.digits
+    own, digits = decision.computation.integers or problem, decision.computation.bytes
     peak_tflops = device.tensor_tflops.get(
-        "int8" if problem.dtype in BYTES else problem.arithmetic,
+        "int8" if digits or problem.dtype in BYTES else problem.arithmetic,
         device.peak_tflops[unit_dtype(problem.dtype)],
     )
     roofline = Roofline(
@@ -182,7 +182,7 @@ def _explain(
         batch=own.batch,
         dtype=own.dtype,
         out_dtype=own.out_dtype,
-        precision=problem.precision,
+        precision=own.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
         computed_as="; ".join(str(text) for text in (computed_as, digits) if text) or None,
@@ -206,8 +206,8 @@ def _explain(
         candidate.slices,
         candidate.reason,
         aligned=() if digits else tuple(implementation.computed(part).padded),
-        accuracy=implementation.accuracy(part),
-        fallback=implementation.fallback(part, config),
+        accuracy=None if digits else implementation.accuracy(part),
+        fallback=None if digits else implementation.fallback(part, config),
         candidates=tuple(
             (str(other), other.us)
             for other in ranking.candidates

@@ -1,12 +1,13 @@
-"""Choice between a kernel that multiplies integers and one that multiplies their bytes."""
+"""Choice between a kernel that multiplies integers and one that multiplies bytes in their place."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.batch_invariant import BatchInvariant
-from dxgemm.choice.implementation import KernelFile
+from dxgemm.choice.implementation import EmulatedProduct, Implementation, KernelFile
 from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.selection import asked_kernel, best_of
 from dxgemm.epilogues.function import epilogue
@@ -14,6 +15,9 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.byte_form import ByteForm, byte_form
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
+from dxgemm.problem.residue_form import ResidueForm, residue_form
+
+Form = ByteForm | ResidueForm
 
 STEP_US = 4.0  # time to queue a kernel that splits an operand, or adds products
 
@@ -36,42 +40,67 @@ def truth_as_bytes(problem: Problem) -> Problem:
     return replace(problem, dtype="int8", out_dtype="int8", epilogue=fusion)
 
 
-def form_of_integers(problem: Problem, implementation: Any, device: DeviceFacts) -> ByteForm | None:
-    """Form in which a product of integers is computed: by bytes, or None for the integers.
+def form_of_integers(
+    problem: Problem, implementation: Any, device: DeviceFacts
+) -> tuple[Form | None, Any]:
+    """Form in which a product of integers is computed, and the kernel that is asked for then.
 
-    A kernel that is asked for by name multiplies the integers if it can, and otherwise bytes.
+    The form is None for a product of the integers themselves. A kernel that is asked for by name
+    multiplies these if it can, and otherwise bytes or residues.
     """
-    form = byte_form(problem)
-    if isinstance(implementation, BatchInvariant):
-        implementation = implementation.implementation
-    if form is None:
-        return None
-    if implementation is not None:
-        asked = asked_kernel(implementation)[0]
-        dtypes = asked.dtypes if isinstance(asked, KernelFile) else ()
-        return form if "int8" in dtypes and problem.dtype not in dtypes else None
-    return form if bytes_are_quicker(form, device) else None
+    forms = [form for form in (byte_form(problem), residue_form(problem)) if form is not None]
+    asked = implementation
+    if isinstance(asked, BatchInvariant):  # exact in any order
+        asked = asked.implementation
+    if not forms or asked is None:
+        form = quickest(problem, forms, device) if forms else None
+        if isinstance(form, ResidueForm):
+            asked = best_of(form.product, device, _kernels(form, device)).implementation.name
+        return form, asked
+    kernel = asked_kernel(asked)[0]
+    dtypes = kernel.dtypes if isinstance(kernel, KernelFile) else ()
+    if problem.dtype in dtypes:
+        return None, asked
+    for form in forms:
+        is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in dtypes
+        if is_emulated if isinstance(form, ResidueForm) else "int8" in dtypes:
+            return form, asked
+    return None, asked
 
 
-def bytes_are_quicker(form: ByteForm, device: DeviceFacts) -> bool:
-    """True if products of bytes are predicted to take less time than one of integers."""
+def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Form | None:
+    """Form with the shortest predicted time; None for the integers themselves."""
     if device.is_simulated:
-        return False
-    us, own = predicted_us(form, device), form.problem
-    whole_us = best_of(own, device, legal_kernels(own, device)).us
-    return us is not None and (whole_us is None or us < whole_us)
+        return None
+    best, best_us = None, best_of(problem, device, legal_kernels(problem, device)).us
+    for form in forms:
+        us = predicted_us(form, device)
+        if us is not None and (best_us is None or us < best_us):
+            best, best_us = form, us
+    return best
 
 
-def predicted_us(form: ByteForm, device: DeviceFacts) -> float | None:
+def _kernels(form: ResidueForm, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that multiply the residues of a form."""
+    kernels = legal_kernels(form.product, device)
+    return [kernel for kernel in kernels if isinstance(kernel, EmulatedProduct)]
+
+
+def predicted_us(form: Form, device: DeviceFacts) -> float | None:
     """Predicted time of all kernels of a form; None if no kernel multiplies its bytes."""
-    own, terms = form.problem, form.terms
+    own = form.problem
+    if isinstance(form, ResidueForm):
+        kernels = _kernels(form, device)
+        if not kernels:
+            return None
+        return form.slices * (best_of(form.product, device, kernels).us or 0.0)
     moved_bytes = 2 * form.digits * sum(own.operand_bytes)
     us = 2 * form.slices * STEP_US
     if form.bits == 64:
         us += form.launches * STEP_US
-        moved_bytes += form.slices * (4 * len(terms) + 16) * own.batch * own.m * own.n
+        moved_bytes += form.slices * (4 * len(form.terms) + 16) * own.batch * own.m * own.n
     us += moved_bytes / (device.memory_gbytes_per_s * 1e3)
-    for term in terms:
+    for term in form.terms:
         product = form.product(term)
         kernels = legal_kernels(product, device)
         if not kernels:

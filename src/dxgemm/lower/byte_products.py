@@ -20,6 +20,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES, factor_dtypes
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
 
 NOTHING = ((0, 0, 0), (0, 0, 0))  # strides and sizes of what is not read
@@ -105,45 +106,69 @@ def _adding(form: ByteForm, sums: Symbol, row: int, adds_to_result: bool) -> Pro
     return Program((file_step(add_digits, arguments, variant, values=values, operands=operands),))
 
 
-def _rows(form: ByteForm, name: str) -> int:
-    """Rows of all matrices of digits of a factor."""
-    own = form.problem
-    along, strides = (own.m, own.a) if name == "a" else (own.n, own.b)
-    return along * (own.batch if strides.batch else 1)
-
-
 def _size(form: ByteForm, name: str) -> int:
     """Bytes of the digits of a factor."""
-    return _rows(form, name) * form.digits * form.step
+    own = form.problem
+    batch = own.batch if getattr(own, name).batch else 1
+    return batch * _along(own, name) * form.digits * form.step
 
 
 def _splitting(form: ByteForm, first_k: int) -> Program:
     """Program that splits both factors, from an element of k on."""
-    return Program(tuple(_splitting_step(form, name, first_k) for name in "ab"))
+    kind = "balanced" if form.is_balanced else "bytes"
+    steps = []
+    for name, direction in (("a", "up"), ("b", "down")):
+        pitch = form.digits * form.step
+        rows = Strides(_along(form.problem, name) * pitch, pitch, 1)
+        how = str(form.digits), kind, direction
+        sizes = first_k, form.slice_k, form.step
+        steps.append(splitting_step(form.problem, name, sizes, rows, form.step, how))
+    return Program(tuple(steps))
 
 
-def _splitting_step(form: ByteForm, name: str, first_k: int) -> Step:
-    """Step that splits a factor."""
-    own, k = form.problem, min(form.slice_k, form.problem.k - first_k)
-    along, strides = (own.m, own.a) if name == "a" else (own.n, own.b.transposed())
-    dtype = factor_dtypes(own.dtype)[name == "b"]
-    batch, pitch = (own.batch if strides.batch else 1), form.digits * form.step
+def _along(problem: Problem, name: str) -> int:
+    """Rows of a, or columns of b."""
+    return problem.m if name == "a" else problem.n
+
+
+def splitting_step(
+    problem: Problem,
+    name: str,
+    sizes: tuple[int, int, int],
+    rows: Strides,
+    apart: int,
+    how: tuple[str, str, str],
+    flag: Symbol | None = None,
+) -> Step:
+    """Step that splits a factor into bytes.
+
+    Args:
+        problem: the problem of integers.
+        name: "a" or "b".
+        sizes: first element of k, number of elements, and bytes of each row that are written.
+        rows: strides of what is written, in bytes.
+        apart: bytes from a digit or residue to the next.
+        how: variant of `digits`.
+        flag: number that is set to 0; None for none.
+    """
+    strides = problem.a if name == "a" else problem.b.transposed()
+    along, dtype = _along(problem, name), factor_dtypes(problem.dtype)[name == "b"]
+    first_k, slice_k, step = sizes
+    batch, k = (problem.batch if strides.batch else 1), min(slice_k, problem.k - first_k)
     arguments = KernelArguments(
-        dtype, along, k, 0, batch, strides, Strides(0, 0, form.step),
-        out=Strides(along * pitch, pitch, 1), out_dtype="int8",
+        dtype, along, k, 0, batch, strides, Strides(0, apart, step), out=rows, out_dtype="int8",
+        epilogue=Fusion((), buffers("int32")) if flag else None,
         extents={
             "a": (strides, (batch, along, k)),
             "b": NOTHING,
             "c": NOTHING,
-            "out": ((along * pitch, pitch, 1), (batch, along, pitch)),
+            "out": ((*rows, apart), (batch, along, step, int(how[0]))),
         },
     )  # fmt: skip
     config = configs_of(digits)[0]
-    variant = (
-        *digits.KERNEL.variant(config, arguments), str(form.digits),
-        "balanced" if form.is_balanced else "bytes", "up" if name == "a" else "down",
-    )  # fmt: skip
+    variant = (*digits.KERNEL.variant(config, arguments), *how)
     source = Symbol(name) + first_k * strides.col * ITEM_SIZES[dtype]
     target = DIGITS_OF[name]
     values = source, source, target, target, 0, 0
-    return file_step(digits, arguments, variant, config, values=values)
+    operands = (flag, 1) if flag else ()
+    return file_step(digits, arguments, variant, config, values=values, operands=operands)
