@@ -222,7 +222,7 @@ def test_every_dtype_is_multiplied_exactly_into_every_wider_one(home, rng, dtype
     result = home.fetch(dxgemm.gemm(*sent))
     assert result.dtype == NEW.get(dtype, "int32")
     np.testing.assert_array_equal(result, exact(a, b, result.dtype))
-    for out_dtype in RESULTS[dtype]:
+    for out_dtype in RESULTS[dtype][:: 1 if simulator_enabled() else 3]:  # kernels take seconds
         out = home.send(np.zeros((m, n), out_dtype))
         assert dxgemm.gemm(*sent, out=out) is out
         np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype))
@@ -331,10 +331,9 @@ def test_bytes_without_a_sign_on_tensor_cores(cupy, rng, dtype, name, order):
     for m, n in ((64, 8), (8, 64), (150, 170)):
         a, b = whole(rng, (m, 96), a_dtype), whole(rng, (96, n), b_dtype)
         sent = cupy.asarray(a), cupy.asarray(b.T.copy()).T
-        for config in find_implementation(name).configs("int8"):
-            out = cupy.asarray(laid(np.zeros((m, n), np.int32)))
-            dxgemm.gemm(*sent, out=out, implementation=(name, config))
-            np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
+        out = cupy.asarray(laid(np.zeros((m, n), np.int32)))
+        dxgemm.gemm(*sent, out=out, implementation=name)
+        np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
 
 
 @pytest.mark.parametrize("alpha, beta", [(1, 0), (0, 1), (1, 1)])
