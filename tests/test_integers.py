@@ -419,15 +419,26 @@ def test_plans_matmul_and_symmetric_results(home, rng, way):
     np.testing.assert_array_equal(home.fetch(found), exact(a, a.T, "int32"))
 
 
-def test_integers_of_torch_and_jax(rng):
+def test_integers_of_torch(rng):
     m, n, k = SIZE
-    torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
-    a, b = whole(rng, (m, k), "int32"), whole(rng, (k, n), "int32")
+    torch = pytest.importorskip("torch")
     device = "cpu" if simulator_enabled() else "cuda"
-    found = dxgemm.gemm(torch.tensor(a, device=device), torch.tensor(b, device=device))
-    np.testing.assert_array_equal(found.cpu().numpy(), exact(a, b, "int32"))
-    found = dxgemm.gemm(jnp.asarray(a), jnp.asarray(b))
-    np.testing.assert_array_equal(np.asarray(found), exact(a, b, "int32"))
+    for dtype in ("uint8", "int16", "int32", "int64", "bool"):
+        a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
+        found = dxgemm.gemm(torch.tensor(a, device=device), torch.tensor(b, device=device))
+        found = found.cpu().numpy()
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
+
+
+def test_integers_of_jax(rng):
+    m, n, k = SIZE
+    jax, compiled = pytest.importorskip("jax"), pytest.importorskip("dxgemm.jax")
+    for dtype in ("uint8", "int16", "int32", "uint32", "bool"):
+        a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
+        found = np.asarray(dxgemm.gemm(jax.numpy.asarray(a), jax.numpy.asarray(b)))
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
+        found = np.asarray(jax.jit(compiled.gemm)(a, b))
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.problem.dtypes import ITEM_SIZES, PRODUCT_BITS, factor_dtypes, product_dtype
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
@@ -149,10 +150,13 @@ def byte_form(problem: Problem) -> ByteForm | None:
     """Form of a problem of 16 to 64 bits; None of one that has no such form."""
     bits = PRODUCT_BITS.get(problem.dtype, 0)
     is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
-    if bits < 16 or not is_plain:
+    if bits < 16 or not is_plain or 2 * problem.k > MOST_INDEX:
         return None
     is_long = ITEM_SIZES[problem.out_dtype] == 8
     if bits == 16 and not is_long:
         return ByteForm(problem, 2, is_balanced=False)
     # Numbers that are widened have a digit more, of -1, 0 or 1.
-    return ByteForm(problem, bits // 8 + (is_long and bits < 64), is_balanced=True)
+    digits = bits // 8 + (is_long and bits < 64)
+    if digits * problem.k > MOST_INDEX:
+        return None  # kernels index no such k
+    return ByteForm(problem, digits, is_balanced=True)
