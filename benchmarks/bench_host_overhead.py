@@ -1,7 +1,8 @@
 """Host time of one call, beside what CuPy and torch take for theirs.
 
 The matrices are so small that the GPU is done before the host: the time is what a call costs
-before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
+before it returns. "patched" calls are routed by `dxgemm.patch`, "unrouted" ones fall through to
+their library. All calls of one dtype and size are interleaved, and the GPU is waited for
 outside the clock. The launches of an empty kernel are what no call can undercut.
 
 The first call on a new shape, whose kernel is loaded already, checks the operands, chooses and
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -61,13 +63,23 @@ DXGEMM_CALLS = (
 )
 LIBRARY_CALLS = {
     "numpy": ["numpy.matmul(a, b, out=c)"],
-    "cupy": ["cupy.matmul(a, b, out=c)"],
+    "cupy": [
+        "cupy.matmul(a, b, out=c)",
+        "cupy.matmul(a, b)",
+        "patched cupy.matmul(a, b)",
+        "unrouted cupy.matmul(a, b)",
+    ],
     "torch": [
+        "torch.mm(a, b)",
+        "patched torch.mm(a, b)",
+        "unrouted torch.mm(a, b)",
         "torch.mm(a, b, out=c)",
         "torch.addmm(c, a, b, out=c)",
         "torch.addmm(v, a, b, out=c)",
     ],
 }
+# Options of `dxgemm.patch`, inside which a call is made, by the word before it.
+PATCHES = {"patched": {"only": None}, "unrouted": {"dtypes": []}}
 LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
@@ -185,20 +197,25 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
     if variant.call in FIRST_CALLS:
         return first_call_sampler(variant.library, a.dtype.name, FIRST_CALLS[variant.call])
     problems = random_problems(a.dtype.name)
+    word, _, call = variant.call.partition(" ")
+    context = dxgemm.patch(**PATCHES[word]) if word in PATCHES else nullcontext()
+    call = call if word in PATCHES else variant.call
     if variant.library in LIBRARIES:
         names = operand_names(variant.library, a, b)
-        product = eval(variant.call, names)  # c is zero, so beta = 1 gives a @ b too
+        with context:
+            product = eval(call, names)  # c is zero, so beta = 1 gives a @ b too
         product = np.asarray(product) if SMOKE else cupy.asnumpy(product)
         expected = np.maximum(a @ b, 0) if "relu" in variant.call else a @ b
         np.testing.assert_array_equal(product, expected, err_msg=str(variant))
     else:
         names = choice_names(a, b) if variant.call in CHOICES else launch_names()
-    timer = Timer(variant.call, globals=names)
+    timer = Timer(call, globals=names)
 
     def sample() -> float:
         if variant.call in CHOICES:
             names["problems"] = iter(list(islice(problems, CALLS)))
-        seconds = timer.timeit(CALLS) / CALLS
+        with context:
+            seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
             cupy.cuda.Device().synchronize()
         return seconds

@@ -9,7 +9,8 @@ of all ranks: `us`, the automatic choice; `gemm_us`, one rank's arithmetic alone
 dxgemm and cuBLAS; `comm_us`, NCCL's collective alone; `nccl_us`, that collective and cuBLAS;
 `async_tp_us`, torch's overlapped product. `vs_rival` is the shorter of the last two over `us`. They
 are times of the GPUs, whose streams are held until all calls are enqueued. Times of a host for a
-call before it returns are `host_us`, `nccl_host_us` and `async_tp_host_us`.
+call before it returns are `host_us`, `nccl_host_us` and `async_tp_host_us`. Times of one call on an
+idle stream, until the GPU is done, are `idle_us`, `nccl_idle_us` and `async_tp_idle_us`.
 
 Every result is checked before it is timed: by integers, whose sums are exact but for the rounding
 of partial sums to half precision.
@@ -40,12 +41,13 @@ from run import save
 
 import dxgemm
 from dxgemm import distributed as dxd
-from dxgemm.distributed.schedule import GATHER, METHODS, SCATTER, even_rows, shards_of
+from dxgemm.distributed.schedule import GATHER, METHODS, REDUCE, SCATTER, even_rows, shards_of
 from dxgemm.errors import DxgemmError, WrongResultError
 from dxgemm.tuning.sampling import interleave
 
 SAMPLE_S, ROUNDS = 4e-3, 11
 HOST_CALLS = 20
+IDLE_ROUNDS = 31
 SETS = 2  # of operands, which calls take in turn
 SIZES = {
     "bfloat16": [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 8192, 8192), (16, 8192, 8192)],
@@ -119,6 +121,8 @@ def check(case: Case, compute: Callable[[Shards], torch.Tensor], shards: Shards)
     wide = torch.float64 if case.dtype == "float64" else torch.float32
     if case.operation == GATHER:
         expected = shards.whole_a.to(wide) @ shards.b.to(wide)
+    elif case.operation == REDUCE:
+        expected = shards.whole_a.to(wide) @ shards.whole_b.to(wide)
     else:
         rows = shards_of(even_rows(case.m, dist.get_world_size()))[dist.get_rank()]
         expected = shards.whole_a[slice(*rows)].to(wide) @ shards.whole_b.to(wide)
@@ -126,7 +130,7 @@ def check(case: Case, compute: Callable[[Shards], torch.Tensor], shards: Shards)
     rounded = expected.to(shards.a.dtype).to(wide)
     is_half = shards.a.dtype.itemsize == 2
     allowed = 0.0
-    if is_half and case.operation == SCATTER:
+    if is_half and case.operation != GATHER:
         allowed = 4 * torch.finfo(shards.a.dtype).eps * float(expected.abs().max())
     wrong = torch.tensor(float((found - rounded).abs().max() > allowed), device="cuda")
     dist.all_reduce(wrong)
@@ -147,6 +151,8 @@ def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards]
     def collective(shards: Shards) -> None:
         if is_gather:
             dist.all_gather_into_tensor(gathered, shards.a)
+        elif case.operation == REDUCE:
+            dist.all_reduce(partial)
         else:
             dist.reduce_scatter_tensor(kept, partial)
 
@@ -154,6 +160,10 @@ def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards]
         if is_gather:
             dist.all_gather_into_tensor(gathered, shards.a)
             return torch.matmul(gathered, shards.b)
+        if case.operation == REDUCE:
+            summed = torch.matmul(shards.a, shards.b)
+            dist.all_reduce(summed)
+            return summed
         out = torch.empty_like(kept)
         dist.reduce_scatter_tensor(out, torch.matmul(shards.a, shards.b))
         return out
@@ -182,10 +192,11 @@ def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards]
 
 def time_variants(
     case: Case, variants: dict[str, Callable[[Shards], Any]]
-) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Sample the variants in turn: seconds a call on GPUs, and on hosts; of the slowest rank.
+) -> tuple[dict[str, list[float]], dict[str, list[float]], dict[str, float]]:
+    """Sample the variants in turn: seconds per call on GPUs, on idle streams, and on hosts.
 
-    The ranks meet before each sample. A kernel then holds each stream until all calls are enqueued.
+    They are those of the slowest rank. The ranks meet before each sample. For the first times a
+    kernel then holds each stream until all calls are enqueued.
     """
     sets = [make_shards(case, False, 1 + seed) for seed in range(SETS)]
     meeting = torch.zeros(1, device="cuda")
@@ -229,11 +240,28 @@ def time_variants(
 
         return take_sample
 
+    def idle_sampler(compute: Callable[[Shards], Any]) -> Callable[[], float]:
+        def take_sample() -> float:
+            torch.cuda.synchronize()
+            dist.all_reduce(meeting)
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            compute(sets[0])
+            torch.cuda.synchronize()
+            return time.perf_counter() - begin
+
+        return take_sample
+
+    def of_slowest(samplers: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+        samples = interleave(samplers, rounds)
+        found = torch.tensor(list(samples.values()), device="cuda", dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return dict(zip(samples, found.tolist()))
+
     on_host_s: dict[str, float] = {}
-    samples = interleave({name: sampler(name, run) for name, run in variants.items()}, ROUNDS)
-    found = torch.tensor(list(samples.values()), device="cuda", dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return dict(zip(samples, found.tolist())), on_host_s
+    samples = of_slowest({name: sampler(name, run) for name, run in variants.items()}, ROUNDS)
+    idle = of_slowest({name: idle_sampler(run) for name, run in variants.items()}, IDLE_ROUNDS)
+    return samples, idle, on_host_s
 
 
 def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, Any]:
@@ -259,7 +287,8 @@ def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str
 def measure(case: Case, with_methods: bool) -> dict[str, Any]:
     """Make the row of a case, as pytest-benchmark's JSON has it."""
     variants = usable(case, list_variants(case, with_methods))
-    samples_s, on_host_s = time_variants(case, variants)
+    samples_s, idle_s, on_host_s = time_variants(case, variants)
+    idle_us = {name: 1e6 * statistics.median(taken) for name, taken in idle_s.items()}
     host_us = {name: 1e6 * seconds for name, seconds in on_host_s.items()}
     times = {name: 1e6 * statistics.median(taken) for name, taken in samples_s.items()}
     gemm_us = min(times.pop("dxgemm"), times.pop("cublas"))
@@ -277,6 +306,9 @@ def measure(case: Case, with_methods: bool) -> dict[str, Any]:
             "host_us": host_us["us"],
             "nccl_host_us": host_us["nccl_us"],
             "async_tp_host_us": host_us.get("async_tp_us"),
+            "idle_us": idle_us["us"],
+            "nccl_idle_us": idle_us["nccl_us"],
+            "async_tp_idle_us": idle_us.get("async_tp_us"),
             "gemm_us": gemm_us,
             "vs_rival": min(rivals.values()) / times["us"],
             "rival": min(rivals, key=lambda name: rivals[name]),

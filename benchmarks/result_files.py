@@ -23,6 +23,8 @@ SUITES = (
     "symmetric",
     "complex",
     "integers",
+    "einsum",
+    "inner",
     "precision",
     "accuracy",
 )

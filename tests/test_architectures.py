@@ -18,7 +18,9 @@ from dxgemm.gpu.occupancy import sm_limits
 
 FAMILIES = (("sm_80", "sm_89"), ("sm_100", "sm_120"))  # of the same PTX
 # Emulated products are series, most of whose kernels split operands.
-MULTIPLIES = {i.name: i.multiplies for i in IMPLEMENTATIONS if not isinstance(i, EmulatedProduct)}
+ON_TENSOR_CORES = {
+    i.name: i.units for i in IMPLEMENTATIONS if i.tensor and not isinstance(i, EmulatedProduct)
+}
 MOST_REGISTERS = 255
 MOST_STACK_BYTES = 64  # some addresses, or the barriers of cuBLASDx, but no sums
 
@@ -71,7 +73,7 @@ def test_kernels_that_are_chosen_compile_and_fit(run_python, turn):
         assert kernel["registers"] * kernel["threads"] <= limits.registers, name
         assert kernel["stack_bytes"] <= MOST_STACK_BYTES, name
         assert kernel["smem_bytes"] <= limits.smem_bytes_per_block, name
-        if kernel["ptx"] and kernel["dtype"] in MULTIPLIES.get(kernel["implementation"], {}):
+        if kernel["ptx"] and kernel["dtype"] in ON_TENSOR_CORES.get(kernel["implementation"], {}):
             assert "mma.sync" in kernel["ptx"], name
         assert f".target {kernel['arch']}" in kernel["ptx"] or not kernel["ptx"], name
 

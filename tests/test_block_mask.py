@@ -286,7 +286,7 @@ def test_every_gpu_has_a_kernel_whose_tiles_fit(configs_of_a_gpu, kind):
             problem = masked_problem(kind, *size, block, layout)
             for candidate in rank(problem, device).candidates:
                 assert candidate.implementation.kernel.takes_masks and candidate.slices == 1
-                tile = candidate.implementation.result_tile(candidate.config, problem)
+                tile = candidate.implementation.kernel.result_tile(candidate.config, problem)
                 assert not any(block % extent for extent in tile)
 
 

@@ -389,7 +389,7 @@ CASES = {
 def test_a_term_raises_the_times_of_what_it_is_about(configs_of_a_gpu, term):
     raised = replace(SPEED, **{term: 4.0})
     # Those that copy misaligned operands first have a test of their own.
-    rows = [row for row in whole_rows("float32") if not row.implementation.copies_operands]
+    rows = [row for row in whole_rows("float32") if not row.implementation.kernel.copies_operands]
     for name, asked in CASES.items():
         before_us, after_us = (predict_us(rows, asked, speed=speed) for speed in (SPEED, raised))
         assert (
@@ -398,7 +398,7 @@ def test_a_term_raises_the_times_of_what_it_is_about(configs_of_a_gpu, term):
 
 
 def test_aligned_copies_take_time(configs_of_a_gpu):
-    rows = [row for row in whole_rows("float16") if row.implementation.copies_operands]
+    rows = [row for row in whole_rows("float16") if row.implementation.kernel.copies_operands]
     aligned = problem(1024, 1024, 1024, dtype="float16")
     odd_a, odd_b = replace(aligned, a_alignment=4), replace(aligned, b_alignment=4)
     times = [predict_us(rows, asked) for asked in (aligned, odd_a, odd_b)]

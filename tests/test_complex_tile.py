@@ -82,7 +82,7 @@ def test_every_depth(home, name, dtype, config, k):
 @pytest.mark.parametrize(("name", "dtype", "config"), CASES)
 def test_slices_of_k_are_added(home, name, dtype, config):
     """Into c and beside it, in its layout; the last slice may be shorter, or empty."""
-    if config.split_k > 1 or not find_implementation(name).slices_k:
+    if config.split_k > 1 or not find_implementation(name).kernel.slices_k:
         pytest.skip("its blocks share out k otherwise")
     m, n, k = config.tile_m + 1, config.tile_n - 1, 5 * config.tile_k - 1
     for slices, layouts in ((2, "CFC"), (4, "FCF"), (5, "CCs")):

@@ -54,7 +54,7 @@ def test_device_functions_are_built_once(store):
 def test_another_descriptor_or_library_is_another_build(store, monkeypatch):
     obtain_again()
     function_store.obtain_functions(dataclasses.replace(DESCRIPTOR, stages=3))
-    monkeypatch.setattr(function_store, "_versions", lambda: ("libmathdx 9",))
+    monkeypatch.setattr(function_store, "installed_versions", lambda _: ("libmathdx 9",))
     obtain_again()
     assert len(store) == 3
 

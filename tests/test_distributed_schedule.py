@@ -198,6 +198,15 @@ def test_copies_hide_behind_products_that_take_longer():
     assert max(simulate(schedules, lambda *_: 10.0, lambda _: 11.0)) == 7 * 11.0 + 10.0
 
 
+@pytest.mark.parametrize("host, whole", [(0.0, 20.0), (5.0, 30.0), (20.0, 70.0)])
+def test_nothing_begins_before_its_host_has_launched_it(host, whole):
+    """A rank launches its copy, its own product, and that of the rows which it receives."""
+    schedules = all_schedules(GATHER, PEER, [1024] * 2, 1)
+    assert [type(launch) for launch in schedules[0].launches] == [Move, Multiply, Multiply]
+    found = simulate(schedules, lambda *_: 10.0, lambda _: 9.0, lambda _: host)
+    assert found == [whole] * 2
+
+
 def test_the_clock_finds_ranks_that_wait_for_each_other():
     messages = Message(0, 1, 0), Message(1, 0, 0)
     schedules = [
@@ -238,6 +247,16 @@ def test_few_rows_are_multiplied_plainly_and_many_beside_their_moves(operation):
     assert few.method == "plain" and many.method != "plain"
     assert many.predicted_us[many.method] < many.predicted_us["plain"]
     assert many.predicted_us[many.method] >= many.problem.gemm_us
+
+
+@pytest.mark.usefixtures("configs_of_a_gpu")
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("size", [16, 512, 2048, 8192])
+def test_another_method_is_quicker_than_plain_on_an_idle_stream_too(operation, size):
+    choice = explain(operation, size, size, size, ranks=8, gpu="H100")
+    for times in (choice.predicted_us, choice.idle_us):
+        assert times[choice.method] <= times["plain"]
+    assert all(choice.idle_us[name] > us for name, us in choice.predicted_us.items())
 
 
 @pytest.mark.usefixtures("configs_of_a_gpu")

@@ -587,7 +587,7 @@ def test_a_finalizer_may_launch_what_it_interrupts(fake, kernel_launch, monkeypa
 
 
 def test_a_first_call_that_interrupts_a_first_call_is_refused():
-    with capture.first_call():
+    with capture.first_call:
         with pytest.raises(errors.LaunchError, match="signal handler or finalizer"):
             dxgemm.gemm(np.ones((2, 3)), np.ones((3, 7)))
         with ThreadPoolExecutor(1) as pool:

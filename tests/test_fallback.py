@@ -8,7 +8,8 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.call import bind
-from dxgemm.call.resolve import Asked, resolve
+from dxgemm.call.asked import Asked
+from dxgemm.call.resolve import resolve
 from dxgemm.call.route import clear_routes
 from dxgemm.choice.selection import rank
 from dxgemm.gpu.status import simulator_enabled

@@ -48,9 +48,19 @@ def on_ranks(size, function, cells=None):
         return list(pool.map(function, range(size), made))
 
 
-def call(meeting, key="gemm", operands=0, token=1, fails=None, timeout=PATIENCE_S, steps=()):
+def call(
+    meeting,
+    key="gemm",
+    operands=0,
+    token=1,
+    fails=None,
+    timeout=PATIENCE_S,
+    steps=(),
+    collects=False,
+):
     """Make a call with the digest `operands`, which raises `fails` in its body."""
-    with meeting.call("gemm", timeout, key, token, lambda: operands) as is_agreed:
+    with meeting.call("gemm", timeout, key, lambda: operands):
+        is_agreed = meeting.arrive(token, collects)
         for step in steps:
             (meeting.commit if step in (MAPS_ROWS, COLLECTS) else meeting.settle)(step)
         if fails is not None:
@@ -130,6 +140,31 @@ def test_a_call_that_fails_among_collectives_is_not_repeated():
     assert on_ranks(2, run) == [errors_of_others, [MemoryError, errors.RankError]]
 
 
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_rank_that_fails_before_it_comes_keeps_the_others_from_collectives(repeats):
+    """Its call fails while the others wait for it; then it repeats it, or goes on."""
+
+    def run(rank, meeting):
+        found = [outcome(call, meeting, operands=0, collects=True)]
+        if rank == 1:
+            with pytest.raises(MemoryError), meeting.call("gemm", PATIENCE_S, "gemm", lambda: 1):
+                time.sleep(0.1)
+                raise MemoryError("full")
+        operands = 2 if rank == 1 and not repeats else 1
+        return [*found, outcome(call, meeting, operands=operands, collects=True)]
+
+    last = True if repeats else errors.RankError
+    assert on_ranks(3, run) == [[True, last]] * 3
+
+
+def test_a_prepared_call_that_fails_among_collectives_is_not_repeated():
+    def run(rank, meeting):
+        fails = MemoryError("full") if rank == 1 else None
+        return [outcome(call, meeting, collects=True, fails=fails), outcome(call, meeting)]
+
+    assert on_ranks(2, run) == [[errors.RankError] * 2, [MemoryError, errors.RankError]]
+
+
 def test_a_call_that_fails_on_all_ranks_may_be_repeated_by_all():
     def run(rank, meeting):
         fails = MemoryError("full")
@@ -172,7 +207,8 @@ def test_ranks_take_over_the_decision_of_the_first():
     def run(rank, meeting):
         found = []
         for number in range(20):
-            with meeting.call("gemm", PATIENCE_S, "key", 0, int):
+            with meeting.call("gemm", PATIENCE_S, "key", int):
+                meeting.arrive(0)
                 found.append(meeting.agree({"m": rank + number}, sum_of_rows))
         return found
 
@@ -189,8 +225,9 @@ def test_an_error_of_the_arguments_is_the_same_on_all_ranks_and_the_next_call_is
         for _ in range(3):
             with (
                 pytest.raises(errors.ShapeError, match="a is wrong"),
-                meeting.call("gemm", PATIENCE_S, "key", 0, int),
+                meeting.call("gemm", PATIENCE_S, "key", int),
             ):
+                meeting.arrive(0)
                 meeting.agree(description if rank == 1 else {}, decide)
         return call(meeting)
 
@@ -216,7 +253,7 @@ def test_a_rank_that_does_not_come_is_named_and_may_come_later():
 
 def test_calls_of_two_threads_are_not_mixed():
     meeting = Meeting(0, 1, local_cells(1)[0])
-    with meeting.call("gemm", 1.0, "key", 1, int), pytest.raises(errors.RankError, match="way"):
+    with meeting.call("gemm", 1.0, "key", int), pytest.raises(errors.RankError, match="way"):
         call(meeting)
     assert call(meeting)
 
@@ -336,8 +373,8 @@ from pathlib import Path
 from dxgemm.distributed.meeting import Meeting, SharedCells
 meeting = Meeting(1, 2, SharedCells(Path(sys.argv[1]), 1, 2))
 for _ in range(int(sys.argv[2])):
-    with meeting.call("gemm", 20.0, "key", 1, int):
-        pass
+    with meeting.call("gemm", 20.0, "key", int):
+        meeting.arrive(1)
 print("done", flush=True)
 time.sleep(60)
 """

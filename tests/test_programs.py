@@ -13,7 +13,7 @@ from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import find_implementation
 from dxgemm.lower.complex_product import lower_complex
 from dxgemm.lower.emulated import PARTS_OF
-from dxgemm.lower.group_offsets import lower_group
+from dxgemm.lower.group_offsets import OffsetGroup, lower_group
 from dxgemm.lower.indexed_rows import IndexedRows
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
@@ -60,7 +60,7 @@ def reduced(*, stores_matrix):
 def group(rows=None, out_rows=None, dtype="float32"):
     problem = contiguous_problem(dtype, 96, 64, 160)
     problem = replace(problem, b=problem.b._replace(batch=64 * 160))
-    return lower_group(problem, "m", 3, "int32", rows, out_rows, H200)
+    return lower_group(OffsetGroup(problem, "m", 3, "int32", rows, out_rows), H200)
 
 
 ROWS = IndexedRows("int32", 200, Strides(0, 160, 1))

@@ -79,7 +79,7 @@ def test_threads_find_all_rows_of_a_panel_in_its_swizzle(monkeypatch, is_across)
                 place = row // 32 * 4096 + k * 128 + row % 32 * 4
             elements[1024 + swizzled(place, 128)] = (row, k)
     fake_shared(monkeypatch, elements)
-    place, read = skinny_multiply.make_read_x(is_across)
+    place, read = skinny_multiply.make_read_panel(0, 4, 16, is_across, 32)
     found = []
     for thread in range(128):
         row_group, k_group = thread % 16, thread // 16
@@ -101,11 +101,13 @@ def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is
             place = k * row_bytes + col * 4 if is_across else col * 128 + k * 4
             elements[2048 + swizzled(place, row_bytes)] = (col, k)
     fake_shared(monkeypatch, elements)
-    place, *reads = skinny_multiply.make_read_y(few, is_across)
+    makers = [
+        skinny_multiply.make_read_panel(first, 8, 1, is_across, few) for first in range(0, few, 8)
+    ]
     for k_group in range(8):
-        for block, read in enumerate(reads):
+        for block, (place, read) in enumerate(makers):
             columns = range(8 * block, 8 * block + 8)
-            frag = read(2048 + place(k_group))
+            frag = read(2048 + place(0, k_group))
             assert frag == tuple((col, 4 * k_group + kk) for kk in range(4) for col in columns)
 
 

@@ -23,7 +23,7 @@ from dxgemm.problem.define import contiguous_problem
 SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()
-    if implementation.slices_k
+    if implementation.kernel.slices_k
     for kind in ("float32", "float64", "float16", "float16_to_float32", "bfloat16", "tf32")
     if not inability(implementation, kind, "sm_90a")
     for config in implementation.configs(kind)

@@ -75,6 +75,7 @@ def launches(monkeypatch):
 
     gemm = dxgemm.gemm
     monkeypatch.setattr(dxgemm, "gemm", spy)
+    monkeypatch.setattr("dxgemm.api.gemm", spy)
     return calls
 
 
@@ -543,7 +544,7 @@ def test_shapes_of_linear_that_do_not_fit(random, shapes, message, device):
     [
         (((3, 4), (5, 3), None), r"a is \(3, 4\), b is \(5, 3\)"),
         (((4,), (4, 5), None), r"must be \(m, k\)"),
-        (((2, 3, 4), (3, 4, 5), None), "batches must be equal"),
+        (((2, 3, 4), (3, 4, 5), None), "dimensions must be equal"),
         (((3, 4), (4, 5), (3,)), r"c must broadcast to \(3, 5\)"),
         (((3, 4), (4, 5), (1, 3, 5)), r"c must broadcast to \(3, 5\)"),
     ],

@@ -35,6 +35,8 @@ dxgemm.gemm(a, a, alpha=np.complex64(2j), conjugate="ab", epilogue=bias(c[0]) | 
 dxgemm.gemm(a, a, implementation=("tuned", "64x64x8 thread 8x4 stages 4", 2))
 dxgemm.gemm_symmetric(a, c, triangle="lower", beta=np.float32(1))
 dxgemm.matmul(a, a, alpha=np.float32(2), precision="emulated14")
+dxgemm.einsum("ij,jk", a, a, alpha=np.float32(2), precision="tf32", epilogue=relu)
+copied: int = dxgemm.explain_einsum("ij,jk", a, a).copied
 plan: dxgemm.Plan = dxgemm.plan(a, a, out=c, precision="3m", batch_invariant=True)
 text: str = dxgemm.explain(a, a, alpha=np.float32(2), precision="tf32").choice.implementation
 work = dxgemm.explain_symmetric(a, triangle="upper", alpha=2.0).work
@@ -45,6 +47,7 @@ dxgemm.gemm(a, a, precision="tf33")  # wrong
 dxgemm.plan(a, a, precision="tf33")  # wrong
 dxgemm.explain(a, a, precision="tf33")  # wrong
 dxgemm.matmul(a, a, precision="emulated21")  # wrong
+dxgemm.einsum("ij,jk", a, a, precision="tf33")  # wrong
 dxgemm.explain_shape(4, 4, 4, precision="tf33")  # wrong
 dxgemm.gemm(a, a, conjugate="c")  # wrong
 dxgemm.gemm(a, a, alpha="2")  # wrong

@@ -172,7 +172,7 @@ def fuses(implementation: Any, kind: str) -> bool:
 def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
     """Yield (implementation, config, slices) for split-K in several slices."""
     for implementation in filter(lambda i: i.is_automatic(), dxgemm.implementations()):
-        if implementation.slices_k and is_able(implementation, kind):
+        if implementation.kernel.slices_k and is_able(implementation, kind):
             config = whole_k(implementation, kind)
             yield from ((implementation.name, config, slices) for slices in (2, 5))
 

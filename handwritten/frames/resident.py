@@ -23,6 +23,7 @@ from dxgemm.handwritten.parts.batch_load import Load
 from dxgemm.handwritten.parts.batch_multiply import Multiply
 from dxgemm.handwritten.parts.batch_place import Matrix, Product, make_sync
 from dxgemm.handwritten.parts.batch_store import Store
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tiles import smem_alignment
 
 
@@ -52,7 +53,7 @@ def make_resident_kernel(
     splits = start_whole_a is not None and start_whole_b is not None
     a_finishes, b_finishes = finish_a is not None, finish_b is not None
     begin, add, locate = multiply
-    store_tile, takes_smem = store
+    store_tile, is_shared, takes_smem = store
     tile_m, tile_n, tile_k, parts = config.tile_m, config.tile_n, config.tile_k, config.parts
     part_k, tile_bytes, a_bytes = tile_k // parts, config.tile_bytes(dtype), config.a_bytes(dtype)
     sync, alignment = make_sync(config), smem_alignment()
@@ -107,7 +108,16 @@ def make_resident_kernel(
                 sync()  # before the next tile, or the result, overwrites this one
 
         # --- Epilogue ---
-        row, col = locate(tile.thread)
-        store_tile(sums, a_smem, row, col, tile, own, is_inside, extra)
+        # Nothing is stored of a tile behind the last one.
+        stored: int32 = own.m if tile.exists else 0
+        result = Result(own.alpha, own.beta, own.c, own.out, stored, own.n, batch, extra)
+        if is_shared:
+            store_tile(sums, a_smem, tile.thread, tile, own, result, is_inside)
+        else:
+            first_row, first_col = locate(tile.thread)
+            row: int32 = tile.row + first_row
+            col: int32 = tile.col + first_col
+            origin = Origin(tile.matrix, own.c.start, own.out.start)
+            store_tile(sums, row, col, is_inside and tile.exists, origin, result)
 
     return resident_kernel

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.place import Place
-from dxgemm.handwritten.parts.store import Result, Store
+from dxgemm.handwritten.parts.result import Result
+from dxgemm.handwritten.parts.store import Store
 from dxgemm.handwritten.parts.tiles import smem_alignment
 
 ALIGNMENT = 1024  # of shared memory: addresses in a stage are XORed

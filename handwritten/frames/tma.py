@@ -23,7 +23,8 @@ from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
 from dxgemm.handwritten.parts.place import Place, Tile
-from dxgemm.handwritten.parts.store import Result, Store
+from dxgemm.handwritten.parts.result import Result
+from dxgemm.handwritten.parts.store import Store
 from dxgemm.handwritten.parts.wgmma_ring import (
     WARPGROUP,
     Load,

@@ -26,11 +26,10 @@ from dxgemm.handwritten.parts.batch_place import make_batch_place
 from dxgemm.handwritten.parts.batch_store import Store
 from dxgemm.handwritten.parts.batch_tiles import FAR, batch_notes, block_count
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
-from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store
 from dxgemm.handwritten.parts.configs import REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.parts.unroll import device
 
 QUARTERS, WARP = 4, 32
 MOST_UNROLLED_K = 4  # a step has four times the instructions of a real one
@@ -60,35 +59,6 @@ class Config(small_batch.Config):
         return min(by_warps, super()._resident_blocks(dtype, registers))
 
 
-def make_store(
-    config: Config, dtype: str, rows: tuple[int, int, int], cols: tuple[int, int, int],
-    epilogue: Any, is_far: bool,
-) -> Store:  # fmt: skip
-    """The store of complex sums, by `make_store_complex`, in the tile's part of shared memory.
-
-    Those of other tiles may still be read: `sync` waits for the threads of one tile at least.
-    """
-    from numba import int32, int64
-
-    (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
-    elements = ThreadTile(row_count, col_count, row_group, col_group, row_width)
-    index = int64 if is_far else int32
-    store_complex = make_store_complex(
-        elements, dtype, index, epilogue, config.tile_threads, config.tile_bytes(dtype)
-    )
-
-    @device
-    def store(sums, smem, row, col, tile, problem, is_inside, extra):
-        if tile.exists:
-            store_complex(
-                sums, smem, tile.thread, tile.matrix, int32(tile.row + row),
-                int32(tile.col + col), problem.m, problem.n, problem.alpha, problem.beta,
-                problem.c, problem.c.start, problem.out, problem.out.start, extra,
-            )  # fmt: skip
-
-    return Store(store, takes_smem=bool(epilogue.stages))
-
-
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """Names of the conjugated operands, layouts of a and b, then the words of `batch_notes`."""
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
@@ -113,7 +83,12 @@ def make_kernel(
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
     multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, add_products)
-    store = make_store(config, dtype, rows, cols, epilogue, FAR in notes)
+    (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
+    stored = make_store(
+        ThreadTile(row_count, col_count, row_group, col_group, row_width), multiply.locate, dtype,
+        epilogue, config.tile_threads, config.tile_bytes(dtype), is_far=FAR in notes,
+    )  # fmt: skip
+    store = Store(stored.store, is_shared=True, takes_smem=bool(epilogue.stages))
     place = make_batch_place(config)
     return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
 

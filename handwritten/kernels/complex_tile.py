@@ -109,8 +109,11 @@ def make_kernel(
         make_place(config, config.tile_k, is_sliced=slicing == "sliced", is_even=True),
         load.fill,
         make_multiply(config, dtype, width, load, add, parts=2),
-        make_store(config, tile, make_lane_corner(config, width, width), dtype, epilogue),
-    )
+        make_store(
+            tile, make_lane_corner(config, width, width), dtype, epilogue, config.threads,
+            config.smem_bytes(dtype), split_k=config.split_k,
+        ),
+    )  # fmt: skip
 
 
 KERNEL = Kernel(

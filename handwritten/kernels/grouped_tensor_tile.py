@@ -23,7 +23,8 @@ from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.line_mainloop import stage_k
 from dxgemm.handwritten.parts.line_tiles import common_layout
 from dxgemm.handwritten.parts.place import Tile, make_place
-from dxgemm.handwritten.parts.store import Result, Store, make_store
+from dxgemm.handwritten.parts.result import Result
+from dxgemm.handwritten.parts.store import Store, make_store
 
 OPERANDS = "a", "b", "c", "out"
 

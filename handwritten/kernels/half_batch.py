@@ -110,11 +110,11 @@ def make_kernel(
     """The kernel of one config and variant, as a Python function to compile."""
     a_lines = share_lines(a_mode, config.tile_m, config.tile_k, config.tile_threads)
     b_lines = share_lines(b_mode, config.tile_n, config.tile_k, config.tile_threads)
+    multiply = make_half_multiply(config, dtype, a_lines, b_lines)
     return make_resident_kernel(
         config, dtype, make_batch_place(config),
         make_line_load(a_lines, config.tile_k, False), make_line_load(b_lines, config.tile_k, True),
-        make_half_multiply(config, dtype, a_lines, b_lines),
-        make_line_store(config, out_dtype, epilogue),
+        multiply, make_line_store(config, multiply.locate, out_dtype, epilogue),
     )  # fmt: skip
 
 

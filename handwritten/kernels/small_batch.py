@@ -37,7 +37,7 @@ from dxgemm.handwritten.frames.resident import make_resident_kernel
 from dxgemm.handwritten.parts.batch_load import Load, TileBytes, make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_fma_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
-from dxgemm.handwritten.parts.batch_store import make_store
+from dxgemm.handwritten.parts.batch_store import Store
 from dxgemm.handwritten.parts.batch_tiles import (
     FAR,
     SHARED_A,
@@ -48,6 +48,7 @@ from dxgemm.handwritten.parts.batch_tiles import (
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.tiles import make_store_result
 
 LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 MOST_UNROLLED_K = 16
@@ -176,7 +177,8 @@ def make_kernel(
     rows, cols = config.thread_layout(a_mode, dtype)
     scalar = np.dtype(dtype).type
     multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, outer_product)
-    store = make_store(thread_fragment(rows, cols), dtype, epilogue, FAR in notes)
+    fragment = thread_fragment(rows, cols)
+    store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
     place = place or make_batch_place(config)
     return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
 

@@ -35,6 +35,7 @@ from dxgemm.handwritten.parts.mma_operands import (
     choose_sides,
     make_operand_tile,
 )
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tile_store import make_store_tile, tile_bytes
 
 SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
@@ -423,8 +424,9 @@ def make_kernel(
             row, col, tile_row, tile_col = lane_col, lane_row, tile_col, tile_row
         for i in static_range(len(store_tiles)):
             store_tiles[i](
-                acc, smem, rank, result, row, col, tile_row, tile_col, m, n, alpha, beta,
-                c, result * c.batch, out, result * out.batch, extra,
+                acc, smem, rank, row, col, tile_row, tile_col,
+                Origin(result, result * c.batch, result * out.batch),
+                Result(alpha, beta, c, out, m, n, batch, extra),
             )  # fmt: skip
 
     return tensor_core_kernel

@@ -4,7 +4,8 @@ Idea: grown from `ping_pong`. A thread keeps up to 16 x 8 elements, so that six 
 shared memory feed 128 multiply-adds; blocks run over the result in groups of tile rows, whose
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
 that every SM has work; split-K with a workspace serves smaller ones yet (`add_slices`). Of a
-symmetric result, half the tiles are computed (`triangle`).
+symmetric result, half the tiles are computed (`triangle`). A function of the caller may take the
+place of the multiply-add (`inner`).
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16
@@ -29,6 +30,7 @@ from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 
 SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share what is in L2
@@ -94,16 +96,15 @@ def make_kernel(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
+    from dxgemm.handwritten.parts.inner import make_combine
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
         load_vectors,
         opaque,
-        outer_product,
         shared_address,
         wait_copies,
-        zeros,
     )
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -134,6 +135,7 @@ def make_kernel(
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    is_inner, begin, outer, _, _ = make_combine(epilogue, dtype)
     fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
     store_tiles = tuple(
         make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
@@ -142,7 +144,7 @@ def make_kernel(
 
     @gemm_kernel
     def tuned_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        smem = shared_address(cuda.shared.array(0, scalar))
+        smem = shared_address(cuda.shared.array(0, int32))
 
         # --- This block's tile, its share of k, this thread's place ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
@@ -247,7 +249,7 @@ def make_kernel(
         # --- Main loop ---
         # The fragments of the next k are read while this one's are multiplied, across the border
         # of tiles too.
-        acc = zeros(scalar, thread_m * thread_n)
+        acc = begin(scalar, thread_m * thread_n)
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
         read_stage: int32 = 0
@@ -257,7 +259,9 @@ def make_kernel(
         exact: int32 = max(to_copy - predicated, 0)
         for phase in static_range(2):
             turns: int32 = exact if phase == 0 else end - first - exact
-            for _ in range(turns):
+            for turn in range(turns):
+                if is_inner and phase == 1:
+                    left: int32 = last_depth if turn == turns - 1 else tile_k
                 for kk in static_range(tile_k):
                     if kk == tile_k - 1:
                         read_stage += stage_bytes
@@ -281,7 +285,11 @@ def make_kernel(
                         advance()
                         if write_stage == ring_bytes:
                             write_stage = 0
-                    acc = outer_product(acc, a_frag, b_frag)
+                    if is_inner and phase == 1:
+                        if kk < left:  # what lies beyond k is zero, which functions do not ignore
+                            acc = outer(acc, a_frag, b_frag)
+                    else:
+                        acc = outer(acc, a_frag, b_frag)
                     a_frag, b_frag = a_next, b_next
 
         # --- Epilogue ---
@@ -292,8 +300,9 @@ def make_kernel(
             tile_row, tile_col = int64(row) * tile_m, int64(col) * tile_n
         for i in static_range(len(store_tiles)):
             store_tiles[i](
-                acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n,
-                alpha, beta, c, matrix * c.batch, out, out_start, extra,
+                acc, smem, rank, thread_row, thread_col, tile_row, tile_col,
+                Origin(matrix, matrix * c.batch, out_start),
+                Result(alpha, beta, c, out, m, n, batch, extra),
             )  # fmt: skip
 
     return tuned_kernel
@@ -318,8 +327,10 @@ KERNEL = Kernel(
         Config(32, 128, 16, 8, 4, stages=4),
         Config(16, 128, 16, 4, 4, stages=4),
     ),
+    simulator_configs=(Config(8, 32, 4, 2, 4, stages=2),),
     minimum_arch=80,
     variant=variant,
+    takes_inner=True,
     takes_triangles=True,
     takes_masks=True,
     reductions=Reductions.ALL,

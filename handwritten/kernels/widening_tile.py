@@ -134,6 +134,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.inner import make_combine, make_plus
     from dxgemm.handwritten.parts.intrinsics import scaled
     from dxgemm.handwritten.parts.tiles import make_find_tile
     from dxgemm.handwritten.parts.widening import NARROW, make_put_element
@@ -149,7 +150,9 @@ def make_kernel(
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
-    plus_c, put = make_plus_c(sums, out_dtype, taken), make_put_element(out_dtype)
+    plus_c = make_plus_c(sums, out_dtype, taken, plus=make_plus(epilogue, sums))
+    put = make_put_element(out_dtype)
+    is_inner, _, _, step, start = make_combine(epilogue, sums)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -188,7 +191,7 @@ def make_kernel(
 
         for i in range(thread_m):
             for j in range(thread_n):
-                acc[i, j] = scalar(0)
+                acc[i, j] = start
 
         # --- Main loop ---
         left = k
@@ -214,7 +217,10 @@ def make_kernel(
                         b_frag[j] = b_smem[kk, thread_col + j // 2 * (2 * threads_n) + j % 2]
                 for i in range(thread_m):
                     for j in range(thread_n):
-                        acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
+                        if not is_inner:
+                            acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
+                        elif kk < depth:  # what lies beyond k is zero
+                            acc[i, j] = step(acc[i, j], scalar(a_frag[i]), scalar(b_frag[j]))
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
@@ -248,6 +254,7 @@ KERNEL = Kernel(
     dtypes=(*HALVES, "bool", *INTEGERS, *MIXED),
     variant=variant,
     takes_pairs=True,
+    takes_inner=True,
     takes_masks=True,
     quantises=True,
     widens=True,

@@ -26,11 +26,11 @@ from dxgemm.handwritten.parts.configs import PARKED_BYTES, VectorConfig
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tiles import (
     SmemLayout,
     layouts_of,
     make_find_tile,
-    make_load_fragment,
     make_store_result,
     make_tile_copy,
     padded_layout,
@@ -76,14 +76,12 @@ def make_kernel(
     a_size, b_size, alignment = tile_k * a_layout.row, tile_k * b_layout.row, smem_alignment()
     row_group, col_group = threads_m * width, threads_n * width  # between a thread's vectors
     find_tile = make_find_tile(tile_m, tile_n)
-    a_place, a_load, a_store = make_tile_copy(
-        a_mode, True, tile_m, tile_k, a_layout, threads, dtype
+    a_place, a_load, a_store, load_a_frag = make_tile_copy(
+        a_mode, True, tile_m, tile_k, a_layout, threads, dtype, (thread_m, row_group)
     )
-    b_place, b_load, b_store = make_tile_copy(
-        b_mode, False, tile_n, tile_k, b_layout, threads, dtype
+    b_place, b_load, b_store, load_b_frag = make_tile_copy(
+        b_mode, False, tile_n, tile_k, b_layout, threads, dtype, (thread_n, col_group)
     )
-    load_a_frag = make_load_fragment(thread_m, row_group, a_layout, dtype)
-    load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
     fragment = thread_fragment((thread_m, width, row_group), (thread_n, width, col_group))
     store_result = make_store_result(fragment, dtype, epilogue)
 
@@ -140,8 +138,9 @@ def make_kernel(
         matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         store_result(
-            acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
+            acc, tile_row + thread_row, tile_col + thread_col, is_inside,
+            Origin(matrix, matrix * c.batch, matrix * out.batch),
+            Result(alpha, beta, c, out, m, n, batch, extra),
         )  # fmt: skip
 
     return conflict_free_kernel

@@ -24,6 +24,7 @@ from dxgemm.handwritten.parts.configs import RingConfig as Config
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin, Result
 
 
 def make_kernel(
@@ -187,8 +188,9 @@ def make_kernel(
         # --- Epilogue ---
         wait_copies(0)
         store_tile(
-            acc, smem, 0, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c, matrix * c.batch, out, matrix * out.batch, extra,
+            acc, smem, 0, thread_row, thread_col, tile_row, tile_col,
+            Origin(matrix, matrix * c.batch, matrix * out.batch),
+            Result(alpha, beta, c, out, m, n, batch, extra),
         )  # fmt: skip
 
     return ping_pong_kernel

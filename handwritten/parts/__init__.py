@@ -14,7 +14,7 @@ line_*, thread_mainloop, complex_mma   its main loops, and the tiles that they r
 tensor_map, wgmma_*               TMA, the ring of stages, main loops, the store of a tile
 chunk_store, rounded_store        that store, by chunk: through shared memory as sums, or rounded
 place, tile_order                 which block takes which tile, and which k
-store                             what becomes of a tile's sums
+store, result                     what becomes of a tile's sums, and what stores are told
 triangle                          tiles of symmetric results, and their mirror images
 skinny_*                          few rows: tiles, the ring, main loops, sums of a cluster
 fragment, tile_store, addend      elements of a thread, and their store: alpha * sums + beta * c

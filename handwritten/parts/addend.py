@@ -14,7 +14,9 @@ INTEGERS = {"int32": ("uint32", "bool"), "int64": ("uint64",)}
 KINDS = {"float16": "f16", "bfloat16": "bf16"}  # as PTX names them
 
 
-def make_plus(dtype: str, out_dtype: str, read: Callable[..., Any]) -> Callable[..., Any]:
+def make_plus(
+    dtype: str, out_dtype: str, read: Callable[..., Any], plus: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """A device function: (values, beta, c, index, step) -> values + beta * c, each rounded once.
 
     Args:
@@ -22,24 +24,27 @@ def make_plus(dtype: str, out_dtype: str, read: Callable[..., Any]) -> Callable[
         out_dtype: dtype of c. Of a dtype to which such values are not added, c is not read: of
             int8, or of floats after int32.
         read: device function: (c, index, step) -> as many elements of c as there are values.
+        plus: device function (values, beta, elements of c) -> values; None for `plus_scaled`.
     """
     from dxgemm.handwritten.parts.intrinsics import plus_scaled
 
+    add = plus or plus_scaled
     adds_c = out_dtype == dtype or (out_dtype in KINDS and dtype == "float32")
     adds_c = adds_c or out_dtype in INTEGERS.get(dtype, ())
 
     @device
     def plus_c(values, beta, c, index, step):
         if adds_c and beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            values = plus_scaled(values, beta, read(c, index, step))
+            values = add(values, beta, read(c, index, step))
         return values
 
     return plus_c
 
 
 def make_plus_c(
-    dtype: str, out_dtype: str | None = None, count: int = 1, width: int = 1
-) -> Callable[..., Any]:
+    dtype: str, out_dtype: str | None = None, count: int = 1, width: int = 1,
+    plus: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """`make_plus` for a c that is an operand.
 
     Values are a tuple of `count` times `width` elements. The first of each `width` neighbours are
@@ -47,6 +52,7 @@ def make_plus_c(
 
     Args:
         out_dtype: dtype of c; None for that of the values.
+        plus: as `make_plus` takes it.
     """
     from dxgemm.handwritten.parts.intrinsics import load_vector
     from dxgemm.handwritten.parts.widening import WIDEN, stored_type, view_as
@@ -67,7 +73,7 @@ def make_plus_c(
                 added = added + (widen(loaded[element]),)
         return added
 
-    return make_plus(dtype, out_dtype, read)
+    return make_plus(dtype, out_dtype, read, plus)
 
 
 def make_plus_c_at(dtype: str, out_dtype: str, count: int) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.batch_place import make_sync
-from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
 
@@ -28,14 +27,17 @@ class Store(NamedTuple):
     """Device function that stores the sums of a thread.
 
     Attributes:
-        store: (sums, smem, row, col, tile, problem, is_inside, extra): row and col are the first
-            element of the thread, or of its warp, in the tile; is_inside is True if all of the tile
-            is in the result. All threads of the tile call it together.
+        store: (sums, row, col, is_inside, origin, result): row and col are the thread's first
+            element; is_inside is True if all of the tile is in the result. Or, if is_shared:
+            (sums, smem, thread, tile, work, result, held), as in the other frames: all threads of
+            the tile call it together.
+        is_shared: see above.
         takes_smem: True if it needs the shared memory of a and b.
     """
 
     store: Callable[..., None]
-    takes_smem: bool
+    is_shared: bool = False
+    takes_smem: bool = False
 
 
 def rounded_line_bytes(tile_n: int) -> int:
@@ -56,26 +58,6 @@ def tile_bytes(tile_m: int, tile_n: int) -> int:
 def line_threads(pieces: int) -> int:
     """Neighbouring threads that store a line of so many pieces: a power of two, a warp at most."""
     return min(32, 1 << (pieces.bit_length() - 1))
-
-
-def make_store(fragment: Fragment, dtype: str, epilogue: Any, is_far: bool) -> Store:
-    """The store from registers; is_far is True if strides need 64 bits, in bytes."""
-    from numba import int32, int64
-
-    from dxgemm.handwritten.parts.tiles import make_store_result
-
-    store_result = make_store_result(fragment, dtype, epilogue, int64 if is_far else int32)
-
-    @device
-    def store(sums, smem, row, col, tile, problem, is_inside, extra):
-        if tile.exists:
-            store_result(
-                sums, int32(tile.row + row), int32(tile.col + col), is_inside, problem.m, problem.n,
-                problem.alpha, problem.beta, problem.c, problem.c.start, problem.out,
-                problem.out.start, tile.matrix, extra,
-            )  # fmt: skip
-
-    return Store(store, False)
 
 
 def make_put(config: Any, kind: str) -> Callable[..., None]:
@@ -257,8 +239,8 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
     plus_c, put = make_plus_c("float32", out_dtype, taken), make_put_element(out_dtype)
 
     @device
-    def elements_out(smem, thread, rows, cols, tile, problem, extra):
-        c, out = problem.c, problem.out
+    def elements_out(smem, thread, rows, cols, tile, result):
+        c, out = result.c, result.out
         c_start, out_start = int64(tile.matrix) * c.batch, int64(tile.matrix) * out.batch
         line: int32 = thread // piece_threads
         while line < rows:
@@ -266,8 +248,8 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
             while item < cols:
                 values = load_shared(float32, taken, int32(smem + line * line_bytes + item * 4), 0)
                 row, col = int64(tile.row + line), int64(tile.col + item)
-                values = plus_c(values, problem.beta, c, c_start + row * c.row + col * c.col, c.col)
-                values = finish(values, tile.matrix, row, col, extra)
+                values = plus_c(values, result.beta, c, c_start + row * c.row + col * c.col, c.col)
+                values = finish(values, tile.matrix, row, col, result.extra)
                 put(out.data, out_start + row * out.row + col // taken * out.col, values[0])
                 item += piece_threads * taken
             line += piece_lines
@@ -275,11 +257,14 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
     return elements_out
 
 
-def make_line_store(config: Any, out_dtype: str, epilogue: Any) -> Store:
+def make_line_store(
+    config: Any, corner: Callable[..., Any], out_dtype: str, epilogue: Any
+) -> Store:
     """The store of sums of `mma.sync` through shared memory, in whole lines of the result.
 
     Args:
         config: a config of `half_batch`.
+        corner: device function: (thread) -> the first element of its warp in the tile.
         out_dtype: dtype of c and the result.
         epilogue: None, or a `Fusion`.
     """
@@ -296,14 +281,15 @@ def make_line_store(config: Any, out_dtype: str, epilogue: Any) -> Store:
     run_out, sync = make_run_out(config), make_sync(config)
 
     @device
-    def store(sums, smem, row, col, tile, problem, is_inside, extra):
-        out, thread = problem.out, tile.thread
-        rows: int32 = min(problem.m - tile.row, tile_m) * tile.exists
-        cols: int32 = min(problem.n - tile.col, tile_n)
+    def store(sums, smem, thread, tile, work, result, held):
+        out = result.out
+        row, col = corner(thread)
+        rows: int32 = min(result.m - tile.row, tile_m)
+        cols: int32 = min(result.n - tile.col, tile_n)
         lane: int32 = thread % 32
-        if rounds and problem.beta == 0 and out.col == 1:
+        if rounds and result.beta == 0 and out.col == 1:
             own: int32 = smem + CHUNK_BYTES  # the element before a line is read as well
-            put_rounded(sums, own, lane, row, col, problem.alpha)
+            put_rounded(sums, own, lane, row, col, result.alpha)
             sync()
             line_bytes = out.row * ITEM_BYTES
             target = global_address(out.data) + ITEM_BYTES * (
@@ -316,8 +302,8 @@ def make_line_store(config: Any, out_dtype: str, epilogue: Any) -> Store:
             else:
                 words_out(own, thread, rows, cols, target, line_bytes)
         else:
-            put_sums(sums, smem, lane, row, col, problem.alpha)
+            put_sums(sums, smem, lane, row, col, result.alpha)
             sync()
-            elements_out(smem, thread, rows, cols, tile, problem, extra)
+            elements_out(smem, thread, rows, cols, tile, result)
 
-    return Store(store, True)
+    return Store(store, is_shared=True, takes_smem=True)

@@ -27,8 +27,42 @@ LANES = 32
 _LINES = {True: (16, 32, 160), False: (32, 16, 80)}
 
 
+class Part(NamedTuple):
+    """A part of the result: so many rows and columns, or more, of a matrix, and the first ones."""
+
+    rows: Any
+    cols: Any
+    matrix: Any
+    top: Any
+    left: Any
+
+
+class Lines(NamedTuple):
+    """Address of a part of c or out; bytes from a row, a column and a contiguous line to the next.
+
+    Those of a line have 32 bits, for vectors.
+    """
+
+    at: Any
+    row: Any
+    col: Any
+    line: Any
+
+
 class Chunk(NamedTuple):
-    """How a chunk lies, and what becomes of it; see `make_store_chunk`."""
+    """How a chunk is stored, and what becomes of it.
+
+    Device functions take the `Part` of the result, the `Result`, and c and out as `Lines`.
+
+    Attributes:
+        out_dtype: dtype of the result and of c; "int8" has an epilogue, no c and no split rows.
+        along_rows: True if a row of the chunk is contiguous in the result; else a column is.
+        rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
+            thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
+        epilogue: None, or a `Fusion`, which is applied.
+        acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
+            turns into floats get no c.
+    """
 
     out_dtype: str
     along_rows: bool
@@ -58,43 +92,6 @@ class Chunk(NamedTuple):
         result = "int32" if self.out_dtype == "int32" else "float32"  # before it is narrowed
         rounds = self.kind != ""
         return make_finish(self.epilogue, self.acc_dtype, result, width, rounds, is_read)
-
-
-def make_store_chunk(
-    out_dtype: str,
-    along_rows: bool,
-    rows_are_split: bool,
-    has_edges: bool,
-    epilogue: Any = None,
-    acc_dtype: str = "float32",
-    side: Side | None = None,
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """The device functions that store a chunk of a warp's result, as vectors or as elements.
-
-    The chunk begins at the addresses c and out; rows x cols of it, or more, are in the result. Its
-    place there is (top, left), which the epilogue is told.
-
-    Args:
-        out_dtype: dtype of the result and of c; "int8" has an epilogue, no c and no split rows.
-        along_rows: True if a row of the chunk is contiguous in the result; else a column is.
-        rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
-            thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
-        has_edges: True if chunks stored as vectors may lie across an edge of the result.
-        epilogue: None, or a `Fusion`, which is applied.
-        acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
-            turns into floats get no c.
-        side: elements that store_elements writes; None for all.
-
-    Returns:
-        read_chunk, which reads the epilogue's operands ahead; store_chunk, which takes them and
-        stores vectors; and store_elements.
-    """
-    chunk = Chunk(out_dtype, along_rows, rows_are_split, epilogue, acc_dtype)
-    return (
-        make_read_chunk(chunk),
-        make_vectors_out(chunk, has_edges),
-        make_elements_out(chunk, side),
-    )
 
 
 def make_place(chunk: Chunk) -> Callable[..., Any]:
@@ -154,36 +151,6 @@ def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
     return put_chunk
 
 
-def make_read_chunk(chunk: Chunk) -> Callable[..., Any]:
-    """The device function read_chunk; outside of the result, it reads operands of its edge."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.epilogue import make_read
-
-    along_rows, vector_items = chunk.along_rows, chunk.vector_items
-    lanes_per_line = chunk.lanes_per_line
-    lines_per_step = LANES // lanes_per_line
-    steps = _LINES[along_rows][0] // lines_per_step
-    read, place = make_read(chunk.epilogue, vector_items), make_place(chunk)
-
-    @device
-    def read_chunk(lane, rows, cols, matrix, top, left, extra):
-        item: int32 = lane % lanes_per_line * vector_items
-        operands = ()
-        for step in static_range(steps):
-            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
-            if along_rows:
-                line: int32 = top + min(row, rows - 1)
-                along: int32 = left + min(col, cols - vector_items)
-            else:
-                line = left + min(col, cols - 1)
-                along = top + min(row, rows - vector_items)
-            operands = operands + (read(matrix, line, along, extra),)
-        return operands
-
-    return read_chunk
-
-
 def make_pack(chunk: Chunk) -> Callable[..., Any]:
     """A device function: (values) -> the words of 16 bytes of the result, or of half of them."""
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -209,11 +176,20 @@ def make_pack(chunk: Chunk) -> Callable[..., Any]:
     return pack
 
 
-def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
-    """The device function store_chunk: 16 bytes at a time, each whole inside or outside."""
+def make_vectors_out(
+    chunk: Chunk, has_edges: bool
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Device functions that store a warp's sums, 16 bytes at a time, each whole inside or outside.
+
+    read_chunk(lane, part, extra) reads the epilogue's operands ahead; outside of the result, it
+    reads those of its edge. store_chunk takes them.
+
+    Args:
+        has_edges: True if chunks may be across an edge of the result.
+    """
     from numba import int32
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_read
     from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
 
     out_dtype, along_rows, _, epilogue, acc_dtype = chunk
@@ -227,12 +203,27 @@ def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
         chunk.finish(vector_items, True),
     )
     put_chunk, place, pack = make_put_chunk(chunk), make_place(chunk), make_pack(chunk)
+    read = make_read(epilogue, vector_items)
 
     @device
-    def store_chunk(
-        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
-        operands, matrix, top, left,
-    ):  # fmt: skip
+    def read_chunk(lane, part, extra):
+        rows, cols, matrix, top, left = part
+        item: int32 = lane % lanes_per_line * vector_items
+        operands = ()
+        for step in static_range(steps):
+            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
+            if along_rows:
+                line: int32 = top + min(row, rows - 1)
+                along: int32 = left + min(col, cols - vector_items)
+            else:
+                line = left + min(col, cols - 1)
+                along = top + min(row, rows - vector_items)
+            operands = operands + (read(matrix, line, along, extra),)
+        return operands
+
+    @device
+    def store_chunk(frag, chunk_smem, lane, part, result, c, out, operands):
+        rows, cols, matrix, top, left = part
         put_chunk(chunk_smem, lane, frag)
         item: int32 = lane % lanes_per_line * vector_items
         row, col = place(int32(lane // lanes_per_line), item)
@@ -248,25 +239,29 @@ def make_vectors_out(chunk: Chunk, has_edges: bool) -> Callable[..., Any]:
             row, col = place(line, item)
             line, along = (row, col) if along_rows else (col, row)
             if line < lines:
-                old = c + int32(line * c_line_bytes + along * item_bytes)
+                old = c.at + int32(line * c.line + along * item_bytes)
                 if taken > 1:
                     along = along // 2
-                target = out + int32(line * out_line_bytes + along * item_bytes)
+                target = out.at + int32(line * out.line + along * item_bytes)
                 sums = ()
                 for i in static_range(0, vector_items, 4):
                     sums = sums + load_shared(scalar, 4, source, 4 * i)
-                values = plus_c(scaled(alpha, sums), beta, old, 0, 0)
+                values = plus_c(scaled(result.alpha, sums), result.beta, old, 0, 0)
                 if along_rows:
                     values = finish(values, matrix, top + row, left + col, operands[step])
                 else:
                     values = finish(values, matrix, left + col, top + row, operands[step])
                 store_global(target, 0, pack(values))
 
-    return store_chunk
+    return read_chunk, store_chunk
 
 
 def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
-    """The device function store_elements, for a result that allows no vectors: one a thread."""
+    """A device function: store a warp's sums one by one, for a result that allows no vectors.
+
+    Args:
+        side: elements that are written; None for all.
+    """
     from numba import int32, uint16
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -293,11 +288,8 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
             store_global(address, 0, (value,))
 
     @device
-    def store_elements(
-        frag, chunk_smem, lane, rows, cols, alpha, beta,
-        c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
-        matrix, top, left, extra,
-    ):  # fmt: skip
+    def store_elements(frag, chunk_smem, lane, part, result, c, out):
+        rows, cols, matrix, top, left = part
         put_chunk(chunk_smem, lane, frag)
         line: int32 = lane // line_pieces
         item: int32 = lane % line_pieces * taken
@@ -308,14 +300,15 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
             if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
                 sums, values = load_shared(scalar, taken, source, 0), ()
                 for i in static_range(taken):
-                    old = c + row * c_row_bytes + col * c_col_bytes
-                    old += i * (c_col_bytes if along_rows else c_row_bytes)
-                    values = values + plus_c((scaled(alpha, sums[i]),), beta, old, 0, 0)
+                    old = c.at + row * c.row + col * c.col
+                    old += i * (c.col if along_rows else c.row)
+                    value = (scaled(result.alpha, sums[i]),)
+                    values = values + plus_c(value, result.beta, old, 0, 0)
                 if along_rows:
-                    values = finish(values, matrix, top + row, left + col, extra)
+                    values = finish(values, matrix, top + row, left + col, result.extra)
                 else:
-                    values = finish(values, matrix, left + col, top + row, extra)
-                target = out + row // row_taken * out_row_bytes + col // col_taken * out_col_bytes
+                    values = finish(values, matrix, left + col, top + row, result.extra)
+                target = out.at + row // row_taken * out.row + col // col_taken * out.col
                 store_element(target, values[0])
             line += LANES // line_pieces
             source += LANES // line_pieces * line_bytes

@@ -226,6 +226,7 @@ def make_result(config: Any, dtype: str, epilogue: Any) -> Store:
         return sums
 
     return make_store(
-        config, ThreadTile(mmas_m, 2 * mmas_n, row_group=8, col_group=4, row_width=1),
-        device_function(unroll(corner)), dtype, epilogue, device_function(unroll(in_rows)),
+        ThreadTile(mmas_m, 2 * mmas_n, row_group=8, col_group=4, row_width=1),
+        device_function(unroll(corner)), dtype, epilogue, config.threads, config.smem_bytes(dtype),
+        split_k=config.split_k, in_rows=device_function(unroll(in_rows)),
     )  # fmt: skip

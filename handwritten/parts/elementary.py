@@ -206,6 +206,12 @@ if _config.ENABLE_CUDASIM:
     def positive_part(x: Any) -> Any:
         return -0.0 if np.signbit(x) else x
 
+    def larger(x: Any, y: Any) -> Any:
+        return x if x > y or x != x else y
+
+    def smaller(x: Any, y: Any) -> Any:
+        return x if x < y or x != x else y
+
 else:
     from llvmlite import ir
     from numba.cuda import types
@@ -265,6 +271,40 @@ else:
             return builder.bitcast(builder.add(shifted, bits(1023 << 52)), args[0].type)
 
         return signature(types.float64, types.float64), generate
+
+    def _extreme_float32(operation: str) -> Any:
+        """`min` or `max` that NaN passes through, an instruction since compute capability 8.0."""
+
+        @intrinsic
+        def extreme(typing_context, x, y):
+            def generate(context, builder, sig, args):
+                function = ir.FunctionType(args[0].type, [args[0].type] * 2)
+                text = f"{operation}.NaN.f32 $0, $1, $2;"
+                return builder.call(ir.InlineAsm(function, text, "=f,f,f", False), args)
+
+            return signature(x, x, x), generate
+
+        return extreme
+
+    _larger_float32, _smaller_float32 = _extreme_float32("max"), _extreme_float32("min")
+
+    def larger(x, y):
+        raise NotImplementedError("for kernels")
+
+    def smaller(x, y):
+        raise NotImplementedError("for kernels")
+
+    @overload(larger)
+    def _choose_larger(x, y):
+        if x == y == types.float32:
+            return lambda x, y: _larger_float32(x, y)
+        return lambda x, y: x if x > y or x != x else y
+
+    @overload(smaller)
+    def _choose_smaller(x, y):
+        if x == y == types.float32:
+            return lambda x, y: _smaller_float32(x, y)
+        return lambda x, y: x if x < y or x != x else y
 
     def _on_words(text: str) -> Any:
         """Operation on the two words of a float64 that is opaque to the compiler.
@@ -487,6 +527,8 @@ def _rounded_logistic(x):
 
 # The keys are the names in `dxgemm.epilogues.elementary`.
 FUNCTIONS = {
+    "larger": larger,
+    "smaller": smaller,
     "logistic": _by_type(_logistic_float32, _logistic_float64),
     "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
     "tanh": _by_type(_tanh_float32, _tanh_float64),

@@ -87,21 +87,28 @@ if _config.ENABLE_CUDASIM:
     def sync_block() -> None:
         threading.current_thread().syncthreads()  # type: ignore[attr-defined]
 
-    def _rounded(value: Any) -> Any:
+    # A cluster has one block here.
+    cluster_sync = sync_block
+    load_cluster = load_shared
+
+    def cluster_address(address: Any, rank: Any) -> Any:
+        return address
+
+    def rounded(value: Any) -> Any:
         """Function that casts to the type of `value`; sums of int8 wrap around."""
         return low_word if isinstance(value, simulated_integers.Int32) else type(value)
 
     def scaled(alpha: Any, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(scaled(alpha, one) for one in value)
-        return _rounded(value)(alpha * value)
+        return rounded(value)(alpha * value)
 
     multiplied = scaled
 
     def plus_scaled(total: Any, beta: Any, value: Any) -> Any:
         if isinstance(total, tuple):
             return tuple(plus_scaled(x, beta, y) for x, y in zip(total, value, strict=True))
-        return _rounded(total)(total + beta * value)
+        return rounded(total)(total + beta * value)
 
     def complex_of(re: Any, im: Any) -> Any:
         return np.result_type(re, np.complex64).type(complex(re, im))

@@ -52,10 +52,9 @@ def make_put_line(epilogue: Any, reducer: Any, tile_n: int) -> Callable[..., Non
 def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     """A device function: finish 16 rows of a float32 tile, all columns of it, and reduce them.
 
-    It takes a thread's elements, its lane, the matrix, the slots of a row (see
-    `reduction.make_put_partial`), the first row and column, m, n, alpha, beta, c with its offset
-    and strides, and the last parameter. A warp's threads must call it together. It writes the slot
-    of the tile; the last tile of a row also fills those that no tile has.
+    It takes a thread's elements, its lane, the slots of a row (see `reduction.make_put_partial`),
+    the matrix, the first row and column, and the `Result`. A warp's threads must call it together.
+    It writes the slot of the tile; the last tile of a row also fills those that no tile has.
 
     Args:
         epilogue: a `Fusion` with a reduction that is not of columns.
@@ -77,34 +76,29 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     finish_pair = make_finish(epilogue, "float32", "float32", 2)
     eighths = tile_n // 8  # a thread has two neighbours of each
 
-    def reduce_line(
-        acc, half, cols, row, left, first_col, matrix, m, alpha, beta,
-        c, c_row, extra,
-    ):  # fmt: skip
+    def reduce_line(acc, half, cols, row, left, first_col, matrix, c_row, result):
         """One of a thread's two rows, element by element: at an edge, or if there is a c."""
-        state = empty()
-        if row < m:
+        state, c = empty(), result.c
+        if row < result.m:
             for j in static_range(eighths):
                 for side in static_range(2):
                     place: int32 = first_col + 8 * j + side
                     if place < cols:
-                        value = (scaled(alpha, acc[4 * j + 2 * half + side]),)
-                        value = plus_c(value, beta, c, c_row + place * c.col, 0)
-                        value = finish_one(value[0], matrix, row, left + place, extra)
+                        value = (scaled(result.alpha, acc[4 * j + 2 * half + side]),)
+                        value = plus_c(value, result.beta, c, c_row + place * c.col, 0)
+                        value = finish_one(value[0], matrix, row, left + place, result.extra)
                         state = step(state, value, place)
         return state
 
     reduce_line = device_function(unroll(reduce_line))
 
-    def reduce_fragments(
-        acc, lane, matrix, slots, top, left, m, n, alpha, beta,
-        c, c_start, extra,
-    ):  # fmt: skip
+    def reduce_fragments(acc, lane, slots, matrix, top, left, result):
+        alpha, beta, c, _, m, n, _, extra = result
         cols: int32 = min(n - left, tile_n)
         first_col: int32 = lane % 4 * 2
         upper_row = top + int32(lane // 4)
         lower_row = upper_row + 8
-        upper_c = c_start + upper_row * c.row + left * c.col
+        upper_c = matrix * c.batch + upper_row * c.row + left * c.col
         lower_c = upper_c + 8 * c.row
         if beta == 0 and top + 16 <= m and cols == tile_n:
             # Four chains of steps that do not wait for each other, without a branch between.
@@ -121,14 +115,8 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                 lower_odd = step(lower_odd, pair[1], int32(place + 1))
             upper, lower = join(upper, upper_odd), join(lower, lower_odd)
         else:
-            upper = reduce_line(
-                acc, 0, cols, upper_row, left, first_col, matrix, m, alpha, beta,
-                c, upper_c, extra,
-            )  # fmt: skip
-            lower = reduce_line(
-                acc, 1, cols, lower_row, left, first_col, matrix, m, alpha, beta,
-                c, lower_c, extra,
-            )  # fmt: skip
+            upper = reduce_line(acc, 0, cols, upper_row, left, first_col, matrix, upper_c, result)
+            lower = reduce_line(acc, 1, cols, lower_row, left, first_col, matrix, lower_c, result)
         put_line(upper, lane, matrix, slots, upper_row, left, m, n, extra)
         put_line(lower, lane, matrix, slots, lower_row, left, m, n, extra)
 

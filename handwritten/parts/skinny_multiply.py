@@ -93,87 +93,56 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
     return Consumer(begin, consume, put, arrivals=1)
 
 
-def make_read_x(x_across: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def make_read_panel(
+    first: int, count: int, spacing: int, is_across: bool, row_items: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make two device functions: (row group, k group) -> offset; (panel + offset) -> elements.
 
-    Element kk * ROWS + i of a thread is that of its row i, at k = kk. The rows of a thread are
-    ROW_GROUPS apart if K-major, else adjacent. TMA's swizzle stores vector v of a row r of 128
-    bytes at slot v ^ r % 8.
+    Element kk * count + i of a thread is that of its row i, at k = kk. TMA's swizzle stores vector
+    v of a row r of 128 bytes at slot v ^ r % 8; of shorter rows, of `row_items` elements, at slot
+    v ^ r * row_items // 32 % (row_items / 4).
+
+    Args:
+        first, count: the rows of a thread, which are columns of the right factor.
+        spacing: from a row to the next, K-major; MN-major, they are neighbours.
+        is_across: True for an MN-major operand.
+        row_items: elements of a row of shared memory, MN-major.
     """
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_shared
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    step = ROW_GROUPS * ROW_BYTES
+    row_bytes = 4 * row_items
+    turn = row_items // 8  # xor between the slots of a vector in rows that are four apart
     half_bytes = TILE // 2 * ROW_BYTES  # a panel of 32 rows of the operand, MN-major
 
     def place(row_group, k_group):
-        if x_across:
-            vector: int32 = row_group % 8 ^ k_group % 2 * 4
-            return int32(row_group // 8 * half_bytes + k_group * 4 * ROW_BYTES + vector * 16)
+        if is_across:
+            vector: int32 = row_group % 8 ^ k_group % 2 * turn
+            return int32(row_group // 8 * half_bytes + k_group * 4 * row_bytes + vector * 16)
         vector = k_group ^ row_group % 8
         return int32(row_group * ROW_BYTES + vector * 16)
 
     def read(at):
         values, frag = (), ()
-        if x_across:
+        if is_across:
             for kk in static_range(4):
-                frag = frag + load_shared(float32, 4, int32(at ^ kk * 16), kk * 128)
+                for part in static_range(count // 4):
+                    vector = kk * turn // 4 ^ first // 4 + part
+                    frag = frag + load_shared(float32, 4, int32(at ^ vector * 16), kk * row_bytes)
             return frag
-        for i in static_range(4):
-            values = values + load_shared(float32, 4, at, i * step)
+        for i in static_range(count):
+            slot = i * spacing % 8
+            values = values + load_shared(
+                float32, 4, int32(at ^ slot * 16), (first + i * spacing) * ROW_BYTES
+            )
         for kk in static_range(4):
-            for i in static_range(4):
+            for i in static_range(count):
                 frag = frag + (values[4 * i + kk],)
         return frag
 
     return device_function(unroll(place)), device_function(unroll(read))
-
-
-def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
-    """Make device functions like those of `make_read_x`, one reader per COLS columns.
-
-    Element kk * COLS + j is that of column j, at k = kk. MN-major rows have `few` elements: the
-    swizzle of that width stores vector v of row r at slot v ^ r * few // 32 % (few / 4).
-    """
-    from numba import float32, int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    row_bytes = 4 * few
-    turn = few // 8  # xor between the slots of a vector in rows that are four apart
-
-    def place(k_group):
-        if y_across:
-            return int32(k_group * 4 * row_bytes + k_group % 2 * turn * 16)
-        return int32(k_group * 16)
-
-    def make_read(first: int) -> Callable[..., Any]:
-        """Read columns first to first + COLS - 1."""
-
-        def read(at):
-            values, frag = (), ()
-            if y_across:
-                for kk in static_range(4):
-                    for half in static_range(2):
-                        vector = kk * turn // 4 ^ first // 4 + half
-                        frag = frag + load_shared(
-                            float32, 4, int32(at ^ vector * 16), kk * row_bytes
-                        )
-                return frag
-            for j in static_range(8):
-                values = values + load_shared(float32, 4, int32(at ^ j * 16), (first + j) * 128)
-            for kk in static_range(4):
-                for j in static_range(8):
-                    frag = frag + (values[4 * j + kk],)
-            return frag
-
-        return device_function(unroll(read))
-
-    reads = tuple(make_read(first) for first in range(0, few, COLS))
-    return device_function(unroll(place)), *reads
 
 
 def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
@@ -195,9 +164,12 @@ def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool
     # Bytes from one row of a thread to its next row, and from one row group to the next.
     next_row, next_group = (4, 4 * ROWS) if x_across else (4 * ROW_GROUPS, 4)
     blocks = few // COLS
-    place_x, read_x = make_read_x(x_across)
-    place_y, *reads = make_read_y(few, y_across)
-    read_y = tuple(reads)
+    place_x, read_x = make_read_panel(0, ROWS, ROW_GROUPS, x_across, TILE // 2)
+    places_y, read_y = zip(
+        *(make_read_panel(first, COLS, 1, y_across, few) for first in range(0, few, COLS)),
+        strict=True,
+    )
+    place_y = places_y[0]
     after = make_after(config.stages)
 
     def begin():
@@ -212,7 +184,7 @@ def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool
         row_group: int32 = thread % 16
         k_group: int32 = thread // 16
         x_first: int32 = smem + place_x(row_group, k_group)
-        y_first: int32 = smem + panels * x_panel + place_y(k_group)
+        y_first: int32 = smem + panels * x_panel + place_y(0, k_group)
         while left > 0:
             hopper.wait_barrier(int32(full + 8 * stage), parity)
             x_at: int32 = x_first + stage * stage_bytes

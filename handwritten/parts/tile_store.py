@@ -44,12 +44,13 @@ def make_allows_vectors(dtype: str, vector_bytes: int = VECTOR_BYTES) -> Callabl
 
     item_bytes = np.dtype(stored_type(dtype)).itemsize
 
-    def allows_vectors(beta, c, c_start, out, out_start):
+    def allows_vectors(origin, result):
+        c, out = result.c, result.out
         # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out.data) | (out_start | out.row) * item_bytes
+        places = global_address(out.data) | (origin.out | out.row) * item_bytes
         are_rows_contiguous = out.col == 1
-        if beta != 0:
-            places |= global_address(c.data) | (c_start | c.row) * item_bytes
+        if result.beta != 0:
+            places |= global_address(c.data) | (origin.c | c.row) * item_bytes
             are_rows_contiguous = are_rows_contiguous and c.col == 1
         return are_rows_contiguous and places % vector_bytes == 0
 
@@ -69,8 +70,8 @@ def make_store_from_smem(
     """A device function: write a tile from shared memory, 16 bytes at a time, or reduce it.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    matrix, the tile's first row and column, m, n, beta, whether vectors of c and out can be
-    accessed at once, the pointers, offsets and strides of c and out, and the epilogue's operands.
+    tile's first row and column, whether vectors of c and out can be accessed at once, the `Origin`
+    of the matrix, and the `Result`.
     Before it is called every thread must have stored its part, times alpha, and passed a barrier,
     of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
 
@@ -81,12 +82,15 @@ def make_store_from_smem(
         epilogue: None, or a `Fusion`.
         side: elements that are written; None for all. Without a reduction, and without pairs.
     """
-    from numba import cuda, int32
+    from numba import int32
 
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
+        cuda,
+        device_function,
         load_cluster,
         load_shared,
         store_shared,
@@ -116,9 +120,12 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
-    plus_vectors = make_plus_c(dtype, out_dtype, max(together, 1), width)
-    plus_vector, plus_pair, plus_element = (
-        make_plus_c(dtype, out_dtype, *shape) for shape in ((1, width), (2,), (1,))
+    shapes, plus = (
+        ((max(together, 1), width), (1, width), (2, 1), (1, 1)),
+        make_plus(epilogue, dtype),
+    )
+    plus_vectors, plus_vector, plus_pair, plus_element = (
+        make_plus_c(dtype, out_dtype, *shape, plus) for shape in shapes
     )
     # Element by element, a thread works on patches of `down` rows and `across` columns, these as
     # far apart as there are lanes in a row. So many patches lie side by side.
@@ -131,7 +138,7 @@ def make_store_from_smem(
     is_stored = reduction is None or reduction.is_stored
     is_finished_first = is_stored or split_k > 1 or bool(epilogue.stages)
 
-    inlined = cuda.jit(device=True, forceinline=True)
+    inlined = device_function
 
     def make_sum(count):
         """Device function that loads neighbours of the tile, summed over the cluster in order."""
@@ -160,28 +167,28 @@ def make_store_from_smem(
         if is_stored:
             store_vector(out.data, out_index, values)
 
-    def read_one(address, row, col, m, n, beta, c, c_start):
-        value = sum_element(address)
-        if row < m and col < n and (is_whole or keeps(row, col)):
-            value = plus_element(value, beta, c, c_start + (row * c.row + col * c.col), 0)
+    def read_one(address, row, col, origin, result):
+        value, c = sum_element(address), result.c
+        if row < result.m and col < result.n and (is_whole or keeps(row, col)):
+            at = origin.c + (row * c.row + col * c.col)
+            value = plus_element(value, result.beta, c, at, 0)
         return value[0]
 
-    def finish_one(value, address, matrix, row, col, m, n, out, out_start, extra):
-        if row < m and col < n and (is_whole or keeps(row, col)):
-            result = finish(value, matrix, row, col, extra)
+    def finish_one(value, address, row, col, origin, result):
+        out = result.out
+        if row < result.m and col < result.n and (is_whole or keeps(row, col)):
+            finished = finish(value, origin.matrix, row, col, result.extra)
             if is_reduced:
-                store_shared(address, 0, (result,))
+                store_shared(address, 0, (finished,))
             if is_stored:
-                out.data[out_start + (row * out.row + col * out.col)] = result
+                out.data[origin.out + (row * out.row + col * out.col)] = finished
 
     sum_vector, sum_element, sum_pair = make_sum(width), make_sum(1), make_sum(2)
     put, read_one, finish_one = (inlined(unroll(f)) for f in (put, read_one, finish_one))
 
-    def finish_tile(
-        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c, c_start, out, out_start,
-        extra,
-    ):  # fmt: skip
+    def finish_tile(smem, rank, tile_row, tile_col, is_vector, origin, result):
+        _, beta, c, out, m, n, _, extra = result
+        matrix, c_start, out_start = origin
         first: int32 = cuda.threadIdx.x & 1023
         if not is_stored:
             is_vector = is_vector or beta == 0
@@ -253,15 +260,12 @@ def make_store_from_smem(
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
-                    value = read_one(place, row + below, col + right, m, n, beta, c, c_start)
+                    value = read_one(place, row + below, col + right, origin, result)
                     values = values + (value,)
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
-                    finish_one(
-                        values[member], place, matrix, row + below, col + right, m, n, out,
-                        out_start, extra,
-                    )  # fmt: skip
+                    finish_one(values[member], place, row + below, col + right, origin, result)
 
     finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:
@@ -279,20 +283,15 @@ def make_store_from_smem(
         inlined(read_vector), inlined(read_element),
     )  # fmt: skip
 
-    def reduce_from_smem(
-        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c, c_start, out, out_start,
-        extra,
-    ):  # fmt: skip
-        if is_finished_first or beta != 0:
-            finish_tile(
-                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-                c, c_start, out, out_start, extra,
-            )  # fmt: skip
+    def reduce_from_smem(smem, rank, tile_row, tile_col, is_vector, origin, result):
+        if is_finished_first or result.beta != 0:
+            finish_tile(smem, rank, tile_row, tile_col, is_vector, origin, result)
             cuda.syncthreads()
         thread, own = int32(cuda.threadIdx.x & 1023), int32(rank * rows)
         start = int32(smem + own * smem_row_bytes)
-        reduce_tile(start, thread, matrix, tile_row + own, tile_col, m, n, extra)
+        reduce_tile(
+            start, thread, origin.matrix, tile_row + own, tile_col, result.m, result.n, result.extra
+        )
 
     return inlined(reduce_from_smem)
 
@@ -318,13 +317,15 @@ def make_store_tile(
         threads: threads of a block.
         is_mirrored, side: see `triangle.stores`.
     """
-    from numba import cuda, int32
+    from numba import int32
 
+    from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
+        cuda,
+        device_function,
         load_vector,
         multiplied,
-        plus_scaled,
         scaled,
         store_shared,
         store_vector,
@@ -342,7 +343,9 @@ def make_store_tile(
     _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
     # keeps, it would be a hundred times as long.
-    is_direct = split_k == 1 and epilogue is None and not is_mirrored
+    is_direct = split_k == 1 and not is_mirrored
+    is_direct = is_direct and (epilogue is None or epilogue.is_stored_plainly)
+    plus = make_plus(epilogue, dtype)
     allows_vectors, allows_runs = (
         make_allows_vectors(dtype, size) for size in (VECTOR_BYTES, width * item_size)
     )
@@ -351,27 +354,24 @@ def make_store_tile(
         tile_m, tile_n, threads, split_k, dtype, epilogue=epilogue, side=side
     )
 
-    def store_tile(
-        acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-        c, c_start, out, out_start,
-        extra,
-    ):  # fmt: skip
+    def store_tile(acc, smem, rank, thread_row, thread_col, tile_row, tile_col, origin, result):
+        alpha, beta, c, out, m, n, _, _ = result
         if is_mirrored:
             thread_row, thread_col = thread_col, thread_row
             tile_row, tile_col = tile_col, tile_row
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
-        fits = is_vector if is_even else allows_runs(beta, c, c_start, out, out_start)
+        is_vector = allows_vectors(origin, result)
+        fits = is_vector if is_even else allows_runs(origin, result)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if not is_whole:
             is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n, beta)
         if is_direct and is_inside and fits:
-            out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
-            c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
+            out_first = origin.out + (tile_row + thread_row) * out.row + tile_col + thread_col
+            c_first = origin.c + (tile_row + thread_row) * c.row + tile_col + thread_col
             for i in static_range(runs):
                 values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
                 if beta != 0:  # written out, which keeps the schedule of `tuned`
                     added = load_vector(scalar, width, c.data, c_first + rows[i] * c.row + cols[i])
-                    values = plus_scaled(values, beta, added)
+                    values = plus(values, beta, added)
                 store_vector(out.data, out_first + rows[i] * out.row + cols[i], values)
         else:
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
@@ -385,11 +385,8 @@ def make_store_tile(
                 cuda.syncthreads()
             else:
                 cluster_sync()
-            store_from_smem(
-                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-                c, c_start, out, out_start, extra,
-            )  # fmt: skip
+            store_from_smem(smem, rank, tile_row, tile_col, is_vector, origin, result)
             if split_k > 1:
                 cluster_sync()  # until then, others read this block's shared memory
 
-    return cuda.jit(device=True, forceinline=True)(unroll(store_tile))
+    return device_function(unroll(store_tile))

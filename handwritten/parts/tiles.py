@@ -9,7 +9,6 @@ operand that allows such accesses, along k or along outer, and one element of an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ import numpy as np
 
 from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.unroll import device, static_range
 
-# Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
-# there are registers for. What an epilogue's longer chains hold in between would not fit beside.
+# As many vectors as there are registers for. What an epilogue's longer chains hold in between would
+# not fit beside.
 VECTORS_TOGETHER = 4
 MOST_STAGES_TOGETHER = 3
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
@@ -77,7 +77,7 @@ def swizzled_layout(tile_outer: int, tile_k: int, dtype: str) -> SmemLayout:
 
 
 class TileCopy(NamedTuple):
-    """Device functions that copy one operand's tile; all threads of the block take part.
+    """Device functions that copy one operand's tile, by all threads of the block, and read it.
 
     Attributes:
         place: (thread) -> (outer, k), the first element of the tile that a thread copies.
@@ -87,18 +87,25 @@ class TileCopy(NamedTuple):
             are inside: the others are zero, and memory outside is not touched. All threads must
             agree on is_full, so that full tiles pay one branch for it.
         store: (smem, start, outer, k, values): to shared memory, at `start` and the place.
+        load_fragment: (smem, start, outer, k) -> factors of a thread at one k, as a tuple, in
+            vectors of 16 bytes; `outer` is the place of the first, and k a literal.
     """
 
     place: Any
     load: Any
     store: Any
+    load_fragment: Any
 
 
 def make_tile_copy(
     mode: str, is_k_along_rows: bool, tile_outer: int, tile_k: int, layout: SmemLayout,
-    threads: int, dtype: str,
+    threads: int, dtype: str, thread_vectors: tuple[int, int],
 ) -> TileCopy:  # fmt: skip
-    """The functions for one operand: a, whose rows run along k, or b, whose columns do."""
+    """The functions for one operand: a, whose rows run along k, or b, whose columns do.
+
+    Args:
+        thread_vectors: factors of a thread, and elements from one vector of them to the next.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_vector, store_vector
@@ -119,6 +126,7 @@ def make_tile_copy(
         (steps_across, steps_along) if is_along_k else (steps_along, steps_across)
     )
     row, xor, groups = layout
+    vectors, group = thread_vectors[0] // width, thread_vectors[1]
 
     def place(thread):
         along_start, across_start = int32(thread % along * unit), int32(thread // along)
@@ -162,25 +170,6 @@ def make_tile_copy(
             else:
                 store_vector(smem, target, values[i * unit : i * unit + unit])
 
-    return TileCopy(*(device_function(unroll(part)) for part in (place, load, store)))
-
-
-def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype: str) -> Any:
-    """A device function: (smem, start, outer, k) -> factors of a thread at one k, as a tuple.
-
-    thread_outer elements in vectors of 16 bytes, `group` elements apart; `outer` is the place of
-    the first, and k a literal.
-    """
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    scalar = np.dtype(dtype).type
-    width = VECTOR_BYTES // np.dtype(dtype).itemsize
-    vectors = thread_outer // width
-    row, xor, groups = layout
-
     def load_fragment(smem, start, outer, k):
         fragment = ()
         for i in static_range(vectors):
@@ -190,7 +179,8 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
             fragment = fragment + load_vector(scalar, width, smem, int32(start + k * row + column))
         return fragment
 
-    return device_function(unroll(load_fragment))
+    parts = place, load, store, load_fragment
+    return TileCopy(*(device_function(unroll(part)) for part in parts))
 
 
 def make_find_tile(tile_m: int, tile_n: int) -> Any:
@@ -206,136 +196,115 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
     return device_function(find_tile)
 
 
-def make_writes(
-    fragment: Fragment, dtype: str, epilogue: Any
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Device functions that finish and write one result of a thread, and all of its vectors.
-
-    They are functions of their own, because numba then works out their types once and not for each
-    call.
-    """
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.intrinsics import device_function, scaled, store_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // np.dtype(dtype).itemsize)
-    runs = len(firsts)
-    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
-    taken = columns_for_one(epilogue)
-    stored = width // taken  # results of a vector
-    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
-    finish = make_finish(epilogue, dtype, dtype, taken)
-    finish_vector = make_finish(epilogue, dtype, dtype, width)
+def vectors_together(epilogue: Any) -> int:
+    """Vectors of the result that a thread works on at a time, so that it waits for them once."""
     is_short = epilogue is None or (
         len(epilogue.stages) <= MOST_STAGES_TOGETHER
         and not any(stage.outputs for stage in epilogue.stages)
     )
-    together = VECTORS_TOGETHER if is_short else 1
+    return VECTORS_TOGETHER if is_short else 1
 
-    def write_one(values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra):
-        values = plus_one(scaled(alpha, values), beta, c, c_index, c_step)
-        out.data[out_index] = finish(values, matrix, row, col, extra)[0]
 
-    def write_vectors(
-        acc, row, col, alpha, beta,
-        c, c_start, out, out_start, matrix, extra,
-    ):  # fmt: skip
+def make_store_result(
+    fragment: Fragment, dtype: str, epilogue: Any = None, is_far: bool = True
+) -> Any:
+    """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
+
+    It takes the sums, the first element's row and column, whether the block's whole tile is inside,
+    the `Origin` of the matrix, and the `Result`.
+
+    Args:
+        fragment: elements of a thread, in vectors of 16 bytes along rows.
+        is_far: True if strides need 64 bits, in bytes.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.intrinsics import (
+        global_address,
+        scaled,
+        store_global,
+        store_vector,
+    )
+    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
+
+    index = int64 if is_far else int32
+    item_size = np.dtype(dtype).itemsize
+    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
+    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
+    runs, taken = len(firsts), columns_for_one(epilogue)
+    stored = width // taken  # results of a vector
+    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
+    finish = make_finish(epilogue, dtype, dtype, taken)
+    finish_wide = make_finish(epilogue, dtype, dtype, width)
+    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
+    together = vectors_together(epilogue)
+    far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
+
+    # Functions of their own, because numba then works out their types once and not for each call.
+    @device
+    def write_one(values, c_index, c_step, out_index, matrix, row, col, result):
+        values = scaled(result.alpha, values)
+        values = plus_one(values, result.beta, result.c, c_index, c_step)
+        result.out.data[out_index] = finish(values, matrix, row, col, result.extra)[0]
+
+    @device
+    def write_vectors(acc, row, col, origin, result):
         # A few vectors at a time are all read, then computed, then written: a store would hold back
         # the loads that follow it.
+        c, out, matrix, extra = result.c, result.out, origin.matrix, result.extra
         for first in static_range(0, runs, together):
             sums, results = (), ()
             for i in static_range(first, min(first + together, runs)):
-                values = scaled(alpha, acc[firsts[i] : firsts[i] + span : step])
-                c_index = c_start + (row + rows[i]) * c.row + col + cols[i]
-                sums = sums + plus_vector(values, beta, c, c_index, 0)
+                values = scaled(result.alpha, acc[firsts[i] : firsts[i] + span : step])
+                c_index = origin.c + (row + rows[i]) * c.row + col + cols[i]
+                sums = sums + plus_vector(values, result.beta, c, c_index, 0)
             for i in static_range(first, min(first + together, runs)):
                 values = sums[(i - first) * width : (i - first) * width + width]
-                results = results + finish_vector(
-                    values, matrix, row + rows[i], col + cols[i], extra
-                )
+                results = results + finish_wide(values, matrix, row + rows[i], col + cols[i], extra)
             for i in static_range(first, min(first + together, runs)):
-                line = out_start + (row + rows[i]) * out.row
+                line = origin.out + (row + rows[i]) * out.row
                 at = line + col + cols[i] if taken == 1 else line + (col + cols[i]) // 2
                 values = results[(i - first) * stored : (i - first) * stored + stored]
                 store_vector(out.data, at, values)
 
-    return device_function(unroll(write_one)), device_function(unroll(write_vectors))
-
-
-def make_store_result(
-    fragment: Fragment, dtype: str, epilogue: Any = None, index: Any = None
-) -> Any:
-    """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
-
-    (row, col) is the first element, counted in the matrix at c_start and out_start; `is_inside`
-    says that the block's whole tile is inside.
-
-    Args:
-        fragment: elements of a thread, in vectors of 16 bytes along rows.
-        index: type of strides in bytes where vectors are written without c: int32, or int64.
-    """
-    from numba import int32, int64
-
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
-    from dxgemm.handwritten.parts.intrinsics import (
-        device_function,
-        global_address,
-        scaled,
-        store_global,
-    )
-    from dxgemm.handwritten.parts.tile_store import make_allows_vectors
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    index = index or int64
-    item_size = np.dtype(dtype).itemsize
-    width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
-    runs, taken = len(firsts), columns_for_one(epilogue)
-    write_one, write_vectors = make_writes(fragment, dtype, epilogue)
-    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
-    far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
-
-    def store_result(
-        acc, row, col, is_inside, m, n, alpha, beta,
-        c, c_start, out, out_start,
-        matrix, extra,
-    ):  # fmt: skip
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
-        rows_left: int32 = min(m - row, far)
-        cols_left: int32 = min(n - col, far)
-        if is_plain and is_vector and beta == 0 and (is_inside or n % width == 0):
+    @device
+    def store_result(acc, row, col, is_inside, origin, result):
+        c, out = result.c, result.out
+        is_vector = allows_vectors(origin, result)
+        rows_left: int32 = min(result.m - row, far)
+        cols_left: int32 = min(result.n - col, far)
+        if is_plain and is_vector and result.beta == 0 and (is_inside or result.n % width == 0):
             stride = index(out.row * item_size)
-            target = global_address(out.data) + (out_start + col) * item_size
+            target = global_address(out.data) + (origin.out + col) * item_size
             target += int64(index(row)) * int64(stride)
             for i in static_range(runs):
                 if rows[i] < rows_left and cols[i] < cols_left:
                     store_global(
                         target + int64(int32(rows[i])) * int64(stride), cols[i] * item_size,
-                        scaled(alpha, acc[firsts[i] : firsts[i] + span : step]),
+                        scaled(result.alpha, acc[firsts[i] : firsts[i] + span : step]),
                     )  # fmt: skip
         elif is_vector and is_inside:
-            write_vectors(
-                acc, row, col, alpha, beta,
-                c, c_start, out, out_start, matrix, extra,
-            )  # fmt: skip
+            write_vectors(acc, row, col, origin, result)
         else:
             for i in static_range(runs):
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
                 c_step = c.col if rows[i] < rows_left else 0
                 out_step = out.col if rows[i] < rows_left else 0
-                c_row = c_start + (row + rows[i]) * c.row + col * c.col
+                c_row = origin.c + (row + rows[i]) * c.row + col * c.col
                 out_col = col if taken == 1 else col // 2
-                out_row = out_start + (row + rows[i]) * out.row + out_col * out.col
+                out_row = origin.out + (row + rows[i]) * out.row + out_col * out.col
                 for j in static_range(0, width, taken):
                     if rows[i] < rows_left and cols[i] + j < cols_left:
                         write_one(
                             acc[firsts[i] + j * step : firsts[i] + (j + taken) * step : step],
-                            alpha, beta, c, c_row + (cols[i] + j) * c_step, c_step,
-                            out, out_row + (cols[i] + j) // taken * out_step,
-                            matrix, row + rows[i], col + cols[i] + j, extra,
+                            c_row + (cols[i] + j) * c_step, c_step,
+                            out_row + (cols[i] + j) // taken * out_step,
+                            origin.matrix, row + rows[i], col + cols[i] + j, result,
                         )  # fmt: skip
 
-    return device_function(unroll(store_result))
+    return store_result
 
 
 def smem_alignment() -> int | None:

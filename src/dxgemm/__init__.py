@@ -17,14 +17,16 @@ from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, reductions
+    from dxgemm import epilogues, inners, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
         build,
         cache_info,
         clear_cache,
+        einsum,
         explain,
+        explain_einsum,
         explain_shape,
         explain_symmetric,
         gemm,
@@ -34,14 +36,18 @@ if TYPE_CHECKING:
         matmul,
         plan,
         plan_grouped,
+        tensordot,
     )
+    from dxgemm.call.contraction_plan import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
-    from dxgemm.epilogues import epilogue
+    from dxgemm.drop_in import patch
+    from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
     from dxgemm.runtime.counter import emulation_fallbacks
 
 __all__ = [
+    "Contraction",
     "DxgemmError",
     "Explanation",
     "GroupedPlan",
@@ -50,38 +56,48 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "einsum",
     "emulation_fallbacks",
     "epilogue",
     "epilogues",
     "errors",
     "explain",
+    "explain_einsum",
     "explain_shape",
     "explain_symmetric",
     "gemm",
     "gemm_grouped",
     "gemm_symmetric",
     "implementations",
+    "inner",
+    "inners",
     "matmul",
+    "patch",
     "plan",
     "plan_grouped",
     "prepare",
     "reductions",
+    "tensordot",
 ]
 
-_SUBMODULES = ("epilogues", "reductions")
+_SUBMODULES = ("epilogues", "inners", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
+    "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "inner": "epilogues",
+    "patch": "drop_in",
     "prepare": "call.prepared_operand",
+    "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the home of a public name, and keep the name for the next use."""
-    if name not in __all__:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")

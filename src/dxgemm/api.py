@@ -9,6 +9,8 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from dxgemm import compiler
+from dxgemm.call.contraction_plan import Contraction
+from dxgemm.call.einsum import einsum_call, tensordot_call
 from dxgemm.call.explain import explain_route
 from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation
@@ -59,6 +61,7 @@ def gemm(
     *,
     out: Any = None,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
@@ -93,6 +96,9 @@ def gemm(
             take no epilogue. It may end in a reduction, or
             be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
             stored only if out is passed.
+        inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
+            alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
+            beta is 0, or 1 to add c in the same way. For real operands, without a precision.
         implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
             (name, config, slices), where config may be its text and slices is the number of split-K
             slices, selects exactly that kernel.
@@ -130,8 +136,9 @@ def gemm(
             the kernel is not loaded yet.
 
     Notes:
-        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
-        with beta == 1 in place leaves every bit of c. Empty results launch nothing.
+        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c, or the
+        identity of `inner`. alpha == 0 with beta == 1 in place leaves every bit of c. Empty results
+        launch nothing.
         float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
         result is rounded once. Integers are multiplied, summed and scaled exactly, modulo 2**n for
         a result of n bits; of bool, it is stored whether a sum is not 0.
@@ -143,7 +150,9 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        options = epilogue, implementation, precision, batch_invariant, mask, conjugate, stream
+        options = (
+            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate, stream
+        )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
         error.name_call("gemm")
@@ -161,6 +170,7 @@ def gemm_symmetric(
     triangle: Triangle = "both",
     out: Any = None,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     stream: Any = None,
@@ -187,6 +197,7 @@ def gemm_symmetric(
         epilogue: functions applied to each element that is written, as `gemm` has them; each of the
             two elements that share a sum gets its own row and column. No reductions, and none that
             takes pairs of columns.
+        inner: as `gemm` takes it, declared symmetric and without b.
         implementation, precision, stream: as `gemm` takes them. A named kernel that cannot compute
             half the tiles computes all of them, and another one writes the triangles.
 
@@ -211,7 +222,7 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
-        options = epilogue, implementation, precision, False, None, "", stream
+        options = epilogue, inner, implementation, precision, False, None, "", stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -230,6 +241,7 @@ def matmul(
     out: Any = None,
     alpha: Number = 1.0,
     epilogue: Any = None,
+    inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
@@ -248,7 +260,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes them.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes
+            them.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -263,7 +276,7 @@ def matmul(
         there is a launch for each index of the dimensions that do not.
     """
     multiply_matrices = partial(
-        gemm, alpha=alpha, implementation=implementation, precision=precision,
+        gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
         batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
     )  # fmt: skip
     try:
@@ -271,6 +284,104 @@ def matmul(
     except DxgemmError as error:
         error.name_call("matmul")
         raise
+
+
+def einsum(
+    subscripts: str,
+    *operands: Any,
+    out: Any = None,
+    alpha: Number = 1.0,
+    beta: Number = 0.0,
+    epilogue: Any = None,
+    implementation: Kernel | None = None,
+    precision: Precision | None = None,
+    batch_invariant: bool = False,
+) -> Any:
+    """out = alpha * einsum(subscripts, *operands) + beta * out, with subscripts as NumPy has them.
+
+    Args:
+        subscripts: labels of the dimensions of each operand and of the result, such as
+            "bij,bjk->bik", with "..." for dimensions that are broadcast. Without "->" the result
+            has the labels that occur once, in alphabetical order.
+        operands: arrays of one dtype that `gemm` takes, any strides. A label that one operand has
+            twice runs along its diagonal.
+        out: the array to write, of the result's shape; None to return a new one.
+        alpha, beta: as `gemm` takes them; beta scales out.
+        epilogue: as `gemm` takes it, without reductions or pairs, applied by the last product. Its
+            rows are the labels of the result that the first operand of that product has, its
+            columns those of the second, its batch those of both; `explain_einsum` shows them.
+        implementation, precision, batch_invariant: as `gemm` takes them, for each product.
+
+    Returns:
+        out, or an array in the library of the operands, for which strides are free: it may be a
+        view with its dimensions in another order in memory.
+
+    Raises:
+        ShapeError: the subscripts do not fit the operands; in NumPy's words.
+        DxgemmError: any error of `gemm`, before out is written.
+
+    Notes:
+        Two operands take one strided batched product, in place wherever their strides merge.
+        Where they do not, the operands with the fewest elements are copied. Indices that one
+        operand alone has are summed by a product with ones. More than two operands are contracted
+        in the order that `numpy.einsum_path` finds. Sums of int8 are int32: they take one product.
+    """
+    products = partial(
+        gemm, implementation=implementation, precision=precision, batch_invariant=batch_invariant
+    )
+    try:
+        call = einsum_call(subscripts, operands, out, epilogue, beta)
+        return call.run(products, beta, alpha=alpha, epilogue=epilogue)
+    except DxgemmError as error:
+        error.name_call("einsum")
+        raise
+
+
+def tensordot(
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    out: Any = None,
+    alpha: Number = 1.0,
+    beta: Number = 0.0,
+    epilogue: Any = None,
+    implementation: Kernel | None = None,
+    precision: Precision | None = None,
+    batch_invariant: bool = False,
+) -> Any:
+    """out = alpha * tensordot(a, b, axes) + beta * out, with the axes of `numpy.tensordot`.
+
+    Args:
+        a, b: arrays of one dtype that `gemm` takes, any strides.
+        axes: number of the last dimensions of a and the first of b that are summed; or the
+            dimensions of a and those of b, as two lists or two numbers.
+        out, alpha, beta, epilogue, implementation, precision, batch_invariant: as `einsum` takes
+            them. The rows of the epilogue are the dimensions left of a, the columns those of b.
+
+    Returns:
+        out, or a new array, as `einsum` does.
+
+    Raises:
+        DxgemmError: any error of `einsum`.
+    """
+    products = partial(
+        gemm, implementation=implementation, precision=precision, batch_invariant=batch_invariant
+    )
+    try:
+        call = tensordot_call(a, b, axes, out, epilogue, beta)
+        return call.run(products, beta, alpha=alpha, epilogue=epilogue)
+    except DxgemmError as error:
+        error.name_call("tensordot")
+        raise
+
+
+@named_in_errors("explain_einsum")
+def explain_einsum(
+    subscripts: str, *operands: Any, out: Any = None, epilogue: Any = None
+) -> Contraction:
+    """Explain the steps of `einsum` of the same arguments: its products and copies."""
+    return einsum_call(subscripts, operands, out, epilogue, 0.0).contraction
 
 
 def _with_arguments_of(
@@ -460,7 +571,7 @@ def _group(
     stream: Any = None, out: Any = None, offsets: Any = None, **by_offsets: Any,
 ) -> Group:  # fmt: skip
     """Group of `gemm_grouped`; `by_offsets` are the options that go with offsets alone."""
-    with first_call():
+    with first_call:
         if offsets is not None:
             from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
         else:

@@ -83,13 +83,8 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
         problem = problem if resolved.pieces else with_triangle(problem, asked)
         return computation_of_reals(problem, asked.implementation, resolved.device, results)
     is_reduced = problem.reduction is not None
-    form = form_of_call(
-        stored_problem(problem) if is_reduced else problem,
-        asked.layouts,
-        asked.triangle,
-        asked.implementation,
-        resolved.device,
-    )
+    stored = stored_problem(problem) if is_reduced else problem
+    form = form_of_call(stored, asked, resolved.device)
     reduced = problem if is_reduced else None
     return Computation(form.product, results, form, reduced, kernel=asked.implementation)
 

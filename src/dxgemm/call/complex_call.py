@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from dxgemm.call.asked import Asked
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_before
 from dxgemm.choice.legality import legal_kernels
@@ -24,8 +24,7 @@ from dxgemm.problem.complex_form import (
     real_form,
     suits_tiles,
 )
-from dxgemm.problem.layout import Layout
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import EXCHANGE, Problem
 
 # Kernels that read complex elements as they lie: that for batches of small matrices and, by dtype,
 # those for larger ones.
@@ -55,61 +54,41 @@ def complex_epilogue(epilogue: BoundEpilogue) -> BoundEpilogue:
     )
 
 
-def check_complex(
-    problem: Problem,
-    layouts: Mapping[str, Layout],
-    is_reduced: bool,
-    triangle: str,
-    adds_transpose: bool,
-) -> None:
+def check_complex(problem: Problem, asked: Asked) -> None:
     """Refuse what complex operands cannot have.
 
     Args:
         problem: the complex problem.
-        layouts: layouts of the operands by name, those of an epilogue by their labels.
-        is_reduced: True if the result is reduced.
-        triangle, adds_transpose: as `Route` takes them.
+        asked: the call.
     """
-    if is_reduced and triangle not in ("", "either"):
+    if asked.is_symmetric and asked.is_reduced:
         raise UnsupportedProblemError(
             "gemm_symmetric: a Hermitian result is not reduced; call gemm(a, a.conj().T, ...) "
             "instead."
         )
-    if triangle not in ("", "either") and (adds_transpose or problem.batch > 1):
+    if asked.is_symmetric and (asked.adds_transpose or problem.batch > 1):
         raise UnsupportedProblemError(
             f"gemm_symmetric: <a> is {problem.dtype}, of which one matrix is multiplied by "
             "its own conjugate transpose; call it for each matrix, without b."
         )
-    for name in layouts:
-        if name not in ("a", "b") and layouts[name].is_conjugate:
+    for name, layout in asked.layouts.items():
+        if name not in ("a", "b") and layout.is_conjugate:
             raise LayoutError(
                 f"gemm: <{name}> is a lazy conjugate (is_conj()), whose memory holds the "
                 f"opposite imaginary parts; pass <{name}>.resolve_conj()."
             )
 
 
-def form_of_call(
-    problem: Problem,
-    layouts: Mapping[str, Layout],
-    triangle: str,
-    implementation: Any,
-    device: DeviceFacts,
-) -> ComplexForm:
-    """Form in which a complex problem is computed, with its triangle.
-
-    Args:
-        problem: the complex problem.
-        layouts: layouts of the operands by name, as the caller passed them.
-        triangle, implementation: as `Route` takes them.
-        device: the GPU.
-    """
-    if triangle not in ("", "either"):
+def form_of_call(problem: Problem, asked: Asked, device: DeviceFacts) -> ComplexForm:
+    """Form in which the complex problem of a call is computed, with its triangle."""
+    conjugates = "".join(name for name in "ab" if asked.layouts[name].is_conjugate)
+    if problem.is_transposed:
+        conjugates = conjugates.translate(EXCHANGE)
+    if asked.is_symmetric:
+        triangle = asked.triangle
         triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
         problem = replace(problem, triangle=triangle)
-    conjugates = [name for name in "ab" if layouts[name].is_conjugate]
-    if problem.is_transposed:
-        conjugates = ["a" if name == "b" else "b" for name in conjugates]
-    return form_of_problem(problem, "".join(conjugates), implementation, device)
+    return form_of_problem(problem, conjugates, asked.implementation, device)
 
 
 def form_of_problem(

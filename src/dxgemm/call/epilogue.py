@@ -6,18 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dxgemm.choice.implementation import is_before
 from dxgemm.epilogues.block_mask import find_block, masked
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
+from dxgemm.epilogues.function import refreshed
 from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
-from dxgemm.errors import MissingOperandError, UnsupportedProblemError
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, PRODUCT_BITS, result_dtypes
+from dxgemm.errors import (
+    EpilogueError,
+    MissingOperandError,
+    ScalarError,
+    UnsupportedProblemError,
+    shown,
+)
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import Library, libraries
 from dxgemm.runtime.exports import launch_stream, taken
+
+INNER_CAPABILITY = 80  # least compute capability, times ten, with a minimum that keeps NaN
 
 # Of each operand its place and its strides in elements, in the kernel's orientation.
 OperandStrides = tuple[tuple[int, tuple[int, ...]], ...]
@@ -32,6 +42,59 @@ def with_mask(epilogue: Any, mask: Any) -> BoundEpilogue:
     if epilogue is not None and bound_epilogue(epilogue).reduction is not None:
         raise _mask_refusal("a reduction")
     return masked(epilogue, mask)
+
+
+def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
+    """The epilogue of a call that has an inner function: it becomes the first stage.
+
+    Raises:
+        EpilogueError: inner is no inner function, or a variable that it reads has changed.
+    """
+    if not getattr(inner, "is_inner", False):
+        raise EpilogueError(
+            f"gemm: inner is {shown(inner)} ({type(inner).__name__}); pass one of dxgemm.inners, "
+            "or a function decorated with @dxgemm.inner."
+        )
+    chain: BoundEpilogue = refreshed(inner).chain  # type: ignore[attr-defined]
+    return chain if epilogue is None else chain | bound_epilogue(epilogue)
+
+
+def check_inner_factors(inner: Any, alpha: Any, beta: Any) -> None:
+    """Refuse to scale what is not a sum: c joins totals as values do."""
+    if inner.takes_factors or (alpha == 1 and beta in (0, 1)):
+        return
+    raise ScalarError(
+        f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} does not sum: scaling does "
+        "not go with its way of adding. Leave alpha at 1; pass beta=1 to add c as the function "
+        "adds values, or scale by an epilogue."
+    )
+
+
+def refuse_with_inner(
+    inner: Any, dtype: str, precision: Any, triangle: str, adds_transpose: bool, arch: str
+) -> None:
+    """Refuse what an inner function does not go with.
+
+    Args:
+        triangle, adds_transpose: as `Asked` has them.
+        arch: architecture of the GPU.
+    """
+    reason = ""
+    if dtype in COMPLEX_PARTS:
+        reason = f"its operands are real numbers, not {dtype}; compute real and imaginary parts"
+    elif precision is not None:
+        reason = f"precision={precision!r} is one of products; leave it out"
+    elif adds_transpose:
+        reason = "no transpose is added to its result; leave b out"
+    elif triangle not in ("", "either") and not inner.is_symmetric:
+        reason = (
+            "gemm_symmetric computes one triangle; if function(x, y) is function(y, x), pass "
+            "symmetric=True to dxgemm.inner, and else call gemm(a, a.T)"
+        )
+    elif is_before(arch, INNER_CAPABILITY):
+        reason = f"it needs compute capability {INNER_CAPABILITY / 10} or later, not {arch}"
+    if reason:
+        raise UnsupportedProblemError(f"gemm: {inner.name}: {reason}.")
 
 
 def refuse_with_mask(problem: Problem, shape: BoundEpilogue, is_batch_invariant: bool) -> None:
@@ -121,7 +184,8 @@ def fuse(
         operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
         strides.append(steps)
     strides += [()] * len(shape.result_labels)
-    fusion = Fusion(shape.stages, tuple(operands), problem.is_transposed)
+    stages = shape.stages[shape.inner is not None :]
+    fusion = Fusion(stages, tuple(operands), problem.is_transposed, inner=shape.inner)
     if shape.reduction is None:
         return replace(problem, epilogue=fusion), tuple(enumerate(strides))
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
@@ -149,11 +213,7 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
 
 def _steps(kind: str, layout: Layout) -> Strides:
     """Strides of an array in elements; 0 along a dimension in which it is broadcast."""
-    item_size = ITEM_SIZES[layout.dtype]
-    steps = [
-        stride // item_size if size > 1 else 0
-        for size, stride in zip(layout.shape, layout.strides, strict=True)
-    ]
+    steps = [step if size > 1 else 0 for size, step in zip(layout.shape, layout.steps, strict=True)]
     own = 1 if kind in ("row", "column") else 2  # dimensions of it without a batch
     batch = steps.pop(0) if len(steps) > own else 0
     if kind == "row":
@@ -167,7 +227,7 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
     """Access to an array, see `FusedOperand.access`."""
     if steps.col == 0 and kind == "array":
         return "same"
-    item_size = ITEM_SIZES[layout.dtype]
+    item_size = layout.item_size
     if item_size == 1 or layout.dtype in COMPLEX_PARTS:
         return "element"  # there are no vectors of bytes, nor of pairs
     is_aligned = (steps.batch | steps.row) * item_size % MAX_ALIGNMENT == 0
@@ -193,8 +253,8 @@ def refuse_integers(dtype: str) -> None:
     """
     if PRODUCT_BITS.get(dtype, 8) not in (8, 16):
         raise UnsupportedProblemError(
-            "gemm: an epilogue, a reduction or a mask takes integers of 8 and 16 bits, whose sums "
-            f"are int32, not {dtype}; apply it in a second step."
+            "gemm: epilogues, reductions, masks and inner functions take integers of 8 and 16 "
+            f"bits, whose sums are int32, not {dtype}; apply it in a second step."
         )
 
 

@@ -165,14 +165,16 @@ def _explain(
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
     own, digits = decision.computation.integers or problem, decision.computation.bytes
-    peak_tflops = device.tensor_tflops.get(
-        "int8" if digits or problem.dtype in BYTES else problem.arithmetic,
-        device.peak_tflops[unit_dtype(problem.dtype)],
-    )
+    flops, peak = own.flops, device.peak_tflops[unit_dtype(problem.dtype)]
+    if problem.inner is None:
+        unit = "int8" if digits or problem.dtype in BYTES else problem.arithmetic
+        peak = device.tensor_tflops.get(unit, peak) / (digits.products if digits else 1)
+    else:  # its instructions are one operation each, a multiply-add is two
+        flops, peak = flops // 2 * problem.inner.operations, peak / 2
     roofline = Roofline(
-        flops=own.flops,
+        flops=flops,
         bytes_moved=own.bytes_moved,
-        peak_tflops=peak_tflops / (digits.products if digits else 1),
+        peak_tflops=peak,
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     work = Work(
@@ -206,7 +208,7 @@ def _explain(
         candidate.slices,
         candidate.reason,
         aligned=() if digits else tuple(implementation.computed(part).padded),
-        accuracy=None if digits else implementation.accuracy(part),
+        accuracy=None if digits else implementation.kernel.accuracy(part),
         fallback=None if digits else implementation.fallback(part, config),
         candidates=tuple(
             (str(other), other.us)
@@ -245,7 +247,7 @@ def _grid(candidate: Candidate, part: Problem, device: DeviceFacts) -> Grid:
         if blocks is not None and tiles is not None:
             waves = count_waves(tiles, blocks, device.sm_count * per_sm.blocks)
     shares_tiles = config is not None and config.smem_bytes(part.dtype) > 0
-    tile = implementation.result_tile(config, part) if shares_tiles else None
+    tile = implementation.kernel.result_tile(config, part) if shares_tiles else None
     return Grid(
         blocks,
         getattr(config, "threads", None),

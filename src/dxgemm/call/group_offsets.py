@@ -32,12 +32,18 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.lower.group_offsets import OFFSET_DTYPES, bind_group
+from dxgemm.lower.group_offsets import OFFSET_DTYPES, OffsetGroup, bind_group
 from dxgemm.lower.grouped import needs_later
 from dxgemm.lower.indexed_rows import IndexedRows
-from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.kernel_arguments import Call
-from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
+from dxgemm.problem.layout import (
+    ALIGNMENTS,
+    Layout,
+    contiguous_strides,
+    refuse_overlap,
+    used_strides,
+)
+from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.binding import Launch
@@ -157,12 +163,13 @@ class GroupByOffsets(Group):
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
         rows = _indexed(self._operands["a"].layout, self._rows)
         out_rows = _indexed(self._anchor.layout, self._out_rows)
-        group = self._problem, shared, self._count, self._offsets.layout.dtype, rows, out_rows
+        dtype = self._offsets.layout.dtype
+        group = OffsetGroup(self._problem, shared, self._count, dtype, rows, out_rows)
         with launching_on(self._current_stream()):
-            return bind_group(*group, self._ordinal)
+            return bind_group(group, self._ordinal)
 
     def _call(self) -> Call:
-        """Arguments of the launch: see `bind_group`."""
+        """Arguments of the launch: see `lower_group`."""
         first, second = ("b", "a") if self._problem.is_transposed else ("a", "b")
         added = self._operands.get("c", self._anchor)
         operands = self._operands[first], self._operands[second], added, self._anchor
@@ -323,7 +330,7 @@ def _check_indices(operand: Operand) -> None:
         raise DtypeError(f"{name} has dtype {layout.dtype}; it must be int32 or int64.")
     if len(layout.shape) != 1:
         raise ShapeError(f"{name} is {layout.shape}; it must have one dimension.")
-    if layout.shape[0] > 1 and layout.strides[0] != ITEM_SIZES[layout.dtype]:
+    if layout.shape[0] > 1 and layout.strides[0] != layout.item_size:
         raise LayoutError(f"{name} must be contiguous; copy it first.")
 
 
@@ -331,8 +338,8 @@ def _indexed(matrix: Layout, rows: Operand | None) -> IndexedRows | None:
     """Description of a matrix whose rows are read or written in the order of indices, if any."""
     if rows is None:
         return None
-    steps = tuple(stride // ITEM_SIZES[matrix.dtype] for stride in matrix.strides)
-    return IndexedRows(rows.layout.dtype, matrix.shape[0], used_strides(matrix.shape, steps))
+    strides = used_strides(matrix.shape, matrix.steps)
+    return IndexedRows(rows.layout.dtype, matrix.shape[0], strides)
 
 
 def _scatter(result: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
@@ -343,8 +350,8 @@ def _scatter(result: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
 
 def _in_workspace(out: Layout, rows: int) -> Layout:
     """Layout of a result that a kernel copies to rows of `out` later."""
-    columns, size = out.shape[1], ITEM_SIZES.get(out.dtype, 1)
-    return out._replace(shape=(rows, columns), strides=(columns * size, size))
+    shape = rows, out.shape[1]
+    return out._replace(shape=shape, strides=contiguous_strides(shape, out.item_size))
 
 
 def _of_problem(operand: Operand, shared: str) -> Layout:
@@ -363,11 +370,8 @@ def _of_problem(operand: Operand, shared: str) -> Layout:
 
 def _with_steps(problem: Problem, operands: dict[str, Operand], target: str) -> Problem:
     """Problem with the steps from one group to the next as batch strides."""
-    steps = {}
-    for name, operand in operands.items():
-        layout = operand.layout
-        is_batch = len(layout.shape) == 3
-        steps[name] = layout.strides[0] // ITEM_SIZES[layout.dtype] if is_batch else 0
+    layouts = {name: operand.layout for name, operand in operands.items()}
+    steps = {name: x.steps[0] if len(x.shape) == 3 else 0 for name, x in layouts.items()}
     steps |= {"out": steps[target], "c": steps.get("c", steps[target])}
     if problem.is_transposed:
         steps["a"], steps["b"] = steps["b"], steps["a"]
@@ -394,17 +398,16 @@ def _check_devices(operands: list[Operand]) -> int:
 def _check_overlaps(target: Operand, operands: list[Operand], reads_c: bool) -> None:
     """Refuse a result that overlaps itself, or another array of the call."""
     refuse_overlap(f"gemm_grouped: {target.name}", target.layout)
-    for operand in operands:
-        if operand.name == target.name or (operand.name == "c" and not reads_c):
-            continue
+
+    def is_apart(operand: Operand) -> bool:
+        """True unless the operand is not read, or read element for element: in place after all."""
         is_same = (operand.pointer, operand.layout) == (target.pointer, target.layout)
-        if operand.name == "c" and is_same:
-            continue  # element for element: in place after all
-        (first, end), (target_first, target_end) = operand.extent, target.extent
-        if first < target_end and target_first < end:
-            places = target.pointer, target.layout, operand.pointer, operand.layout
-            if share_elements(*places):
-                raise OverlapError(
-                    f"gemm_grouped: {target.name} shares memory with {operand.name}, which is read "
-                    f"while {target.name} is written; pass a copy of one of them."
-                )
+        return operand.name != "c" or (reads_c and not is_same)
+
+    used = [target, *(x for x in operands if x.name != target.name and is_apart(x))]
+    found = find_overlap([(x.pointer, x.layout, x is target) for x in used])
+    if found is not None:
+        raise OverlapError(
+            f"gemm_grouped: {target.name} shares memory with {used[max(found)].name}, which is "
+            f"read while {target.name} is written; pass a copy of one of them."
+        )

@@ -22,7 +22,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.lower.grouped import GroupMember, GroupTable, needs_later
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST
@@ -69,7 +69,7 @@ class _Member(NamedTuple):
         first, second = ("b", "a") if self.problem.is_transposed else ("a", "b")
         added = self.operands.get("c", self.target)
         operands = self.operands[first], self.operands[second], added, self.target
-        starts = [operand.pointer // ITEM_SIZES[operand.layout.dtype] for operand in operands]
+        starts = [operand.pointer // operand.layout.item_size for operand in operands]
         # Where k is 0, even a NaN in alpha is ignored.
         assert isinstance(self.alpha, float) and isinstance(self.beta, float)
         return GroupMember(self.problem, starts, self.alpha if self.problem.k else 0.0, self.beta)

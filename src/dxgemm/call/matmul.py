@@ -19,7 +19,6 @@ from dxgemm.call.operand import Operand, inspected
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.errors import (
     DtypeError,
-    LayoutError,
     OverlapError,
     ShapeError,
     UnsupportedProblemError,
@@ -27,12 +26,12 @@ from dxgemm.errors import (
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     INTEGER_RESULTS,
-    ITEM_SIZES,
     RESULT_DTYPES,
     product_dtype,
     result_dtypes,
 )
-from dxgemm.problem.layout import refuse_overlap, share_elements
+from dxgemm.problem.layout import refuse_misaligned, refuse_overlap
+from dxgemm.problem.overlap import find_overlap
 from dxgemm.runtime.exports import finished
 from dxgemm.runtime.streams import stream_handle
 
@@ -209,25 +208,15 @@ def _launches(operands: Sequence[_Matrices], batch: tuple[int, ...]) -> Iterator
 
 def _check_once(operands: Sequence[_Matrices]) -> None:
     """Check what single calls of gemm would find only when others have written."""
-    for matrices in operands:
-        layout = matrices.operand.layout
-        item_size = ITEM_SIZES.get(layout.dtype, 1)
-        if any(stride % item_size for stride in layout.strides):
-            raise LayoutError(
-                f"matmul: {matrices.operand.name} has strides {layout.strides} bytes, which are "
-                f"not multiples of the {item_size}-byte {layout.dtype}; copy it to a contiguous "
-                "array first."
-            )
-    for place, matrices in enumerate(operands):
-        if not matrices.is_written:
-            continue
-        written = matrices.operand
-        refuse_overlap(f"matmul: {written.name}", written.layout)
-        for other in (*operands[:place], *operands[place + 1 :]):
-            read = other.operand
-            places = written.pointer, written.layout, read.pointer, read.layout
-            if read.layout.device == written.layout.device and share_elements(*places):
-                raise OverlapError(
-                    f"matmul: {written.name} shares memory with {read.name}; pass an array of its "
-                    "own."
-                )
+    for operand, *_ in operands:
+        refuse_misaligned(f"matmul: {operand.name}", operand.layout)
+    for operand, *_, is_written in operands:
+        if is_written:
+            refuse_overlap(f"matmul: {operand.name}", operand.layout)
+    found = find_overlap([(x.operand.pointer, x.operand.layout, x.is_written) for x in operands])
+    if found is not None:
+        first, second = sorted(found, key=lambda place: not operands[place].is_written)
+        raise OverlapError(
+            f"matmul: {operands[first].operand.name} shares memory with "
+            f"{operands[second].operand.name}; pass an array of its own."
+        )

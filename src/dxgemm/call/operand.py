@@ -6,11 +6,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dxgemm.errors import ArrayTypeError, marked
-from dxgemm.problem.layout import ALIGNMENTS, Layout, aligned, byte_extent
+from dxgemm.problem.layout import ALIGNMENTS, Layout, aligned
 from dxgemm.runtime.arrays import Library, find_library, libraries
 from dxgemm.runtime.exports import launch_stream, taken
-
-_extent = lru_cache(maxsize=4096)(byte_extent)
 
 
 class Operand(NamedTuple):
@@ -21,12 +19,6 @@ class Operand(NamedTuple):
     library: Library
     pointer: int
     layout: Layout
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Address of the first byte, and of the byte after the last."""
-        first, end = _extent(self.layout)
-        return self.pointer + first, self.pointer + end
 
 
 def inspected(name: str, array: Any, stream: int | None, *anchors: Any) -> Operand:

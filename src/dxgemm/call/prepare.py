@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from dxgemm.call.epilogue import (
     CallEpilogue,
     check_epilogue_keys,
+    check_inner_factors,
     check_numbers,
     inspect_epilogue,
     kernel_operands,
+    with_inner,
     with_mask,
 )
 from dxgemm.call.factors import check_fits, complex_factor, integer, number
@@ -59,6 +61,7 @@ class Options(NamedTuple):
     """Options of a call, as `gemm` takes them."""
 
     epilogue: Any = None
+    inner: Any = None
     implementation: Any = None
     precision: Any = None
     batch_invariant: Any = False
@@ -76,54 +79,31 @@ def prepare(
     With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
     for its result. Takes the fields of `Options`, and returns those of a `Prepared`.
     """
-    epilogue, implementation, precision, is_invariant, mask, conjugate, stream = options
+    epilogue, inner, implementation, precision, is_invariant, mask, conjugate, stream = options
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
+    if inner is not None:
+        epilogue = with_inner(inner, epilogue)
     if is_invariant is not False:
         implementation = with_batch_invariance(implementation, is_invariant)
     is_real = True
-    if type(alpha) is not float:
-        alpha = number("<alpha>", alpha)
-        is_real = type(alpha) is float
-    if type(beta) is not float:
-        beta = number("<beta>", beta)
-        is_real = is_real and type(beta) is float
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = number("<alpha>", alpha), number("<beta>", beta)
+        is_real = type(alpha) is float and type(beta) is float
+    if inner is not None:
+        check_inner_factors(inner, alpha, beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
     if type(b) is PreparedOperand:
         prepared_b, b, precision = b.unpack(precision)
-    library_a = libraries.get(type(a))
-    if library_a is None:
-        is_same = b is a  # one export serves both
-        a, library_a = taken("<a>", a, launch_stream(stream, out, c, a))
-        b = a if is_same else b
-    library_b = libraries.get(type(b))
-    if library_b is None:
-        b, library_b = taken("<b>", b, launch_stream(stream, out, c, a))
-    anchor, library = a, library_a
-    a_pointer, a_key = library_a.inspect(a)
-    b_pointer, b_key = library_b.inspect(b)
-    library_c = library_out = c_key = out_key = None
-    c_pointer = out_pointer = 0
-    if c is not None:
-        library_c = libraries.get(type(c))
-        if library_c is None:
-            c, library_c = taken("<c>", c, launch_stream(stream, out, c))
-        anchor, library = c, library_c
-        c_pointer, c_key = library_c.inspect(c)
-    if out is not None:
-        library_out = libraries.get(type(out))
-        if library_out is None:
-            out, library_out = taken("<out>", out, launch_stream(stream, out))
-        anchor, library = out, library_out
-        out_pointer, out_key = library_out.inspect(out)
+    found = _inspected(a, b, c, out, stream)
+    a, b, c, out, a_pointer, b_pointer, c_pointer, out_pointer, keys, anchor, library = found
     epilogue_key: tuple[Any, ...] | None = None
     values: Any = None
     if epilogue is not None:
         values, epilogue_key, epilogue = inspect_epilogue(epilogue, stream, out, c, a)
-    key = (  # a RouteKey without its names, which would take longer to make
-        library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
+    key = keys + (  # noqa: RUF005  # quicker; a RouteKey with its names would take longer
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         not alpha, not beta, precision, implementation, epilogue_key,
         symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate,
@@ -134,7 +114,7 @@ def prepare(
         route = None  # out of this handler: errors of a new route have no context
     if route is None:
         current = library.current_stream(anchor) if stream is None else stream
-        route = _new_route(RouteKey(*key), (a, b, c, out), epilogue, current)
+        route = _new_route(RouteKey(*key), found[:4], epilogue, current)
 
     least, most = route.least_scalar, route.largest_scalar
     if not is_real:
@@ -151,24 +131,24 @@ def prepare(
     else:
         resolved = route.resolved
         anchor = result = library.empty(resolved.shape, resolved.problem.out_dtype, a)
-        target, out_key = library.inspect(result)
+        target, new_key = library.inspect(result)
         if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
-            library.check("out", result, out_key)
+            library.check("out", result, new_key)
     if call_epilogue is not None and has_results and not is_explained:
-        result = call_epilogue.results(route.resolved.results, library_a, a)
+        result = call_epilogue.results(route.resolved.results, keys[0], a)
 
     # The pointers of c and the result are aligned, and the result overlaps no operand.
     bits, c_bits, a_low, a_high, b_low, b_high, c_low, c_high = route.near
     if not route.reads_separate_c:
         c_pointer = target
-    elif c_low < c_pointer - target < c_high:
-        _check_overlap(route, "c", c_pointer, target)
-    if target & bits or c_pointer & c_bits:
-        raise _misaligned(route, c_pointer, target)
-    if a_low < a_pointer - target < a_high:
-        _check_overlap(route, "a", a_pointer, target)
-    if b_low < b_pointer - target < b_high:
-        _check_overlap(route, "b", b_pointer, target)
+    if (
+        target & bits
+        or c_pointer & c_bits
+        or a_low < a_pointer - target < a_high
+        or b_low < b_pointer - target < b_high
+        or c_low < c_pointer - target < c_high
+    ):
+        _check_places(route, (a_pointer, b_pointer, c_pointer), target)
     if route.takes_integers:
         alpha, beta = integer("alpha", alpha, route), integer("beta", beta, route)
     launch = route.launch if prepared_b is None else prepared_b.bind(route)
@@ -180,11 +160,61 @@ def prepare(
         addresses = a_pointer, b_pointer, c_pointer, out_pointer, *values
         call += _epilogue_operands(route, addresses, values)
     prepared = route, launch, call, stream, result, anchor, library, ()
-    if route.is_special:
-        arrays, pointers = (a, b, c, out), (a_pointer, b_pointer, c_pointer, out_pointer)
-        special = Prepared(*prepared), arrays, pointers, call_epilogue, symmetry, is_explained
-        return _special(*special)
-    return prepared
+    if not route.is_special:
+        return prepared
+    special = Prepared(*prepared), found[:4], found[4:8], call_epilogue, symmetry, is_explained
+    return _special(*special)
+
+
+def _inspected(a: Any, b: Any, c: Any, out: Any, stream: int | None) -> tuple[Any, ...]:
+    """Read the operands of a call, of which those of types that are new are exported.
+
+    Returns:
+        a, b, c, out, and their addresses, None and 0 for absent ones; the fields of a `RouteKey`
+        that describe them; and `anchor` and `library` of a `Prepared`.
+    """
+    library_c: Any = None
+    library_out: Any = None
+    try:
+        library_a, library_b = libraries[type(a)], libraries[type(b)]
+        if c is not None:
+            library_c = libraries[type(c)]
+        if out is not None:
+            library_out = libraries[type(out)]
+        are_known = True
+    except KeyError:
+        are_known = False  # out of this handler: errors of an export have no context
+    if not are_known:
+        a, b, c, out = _exported(a, b, c, out, stream)
+        library_a, library_b = libraries[type(a)], libraries[type(b)]
+        library_c, library_out = libraries.get(type(c)), libraries.get(type(out))
+    anchor, library = a, library_a
+    a_pointer, a_key = library_a.inspect(a)
+    b_pointer, b_key = library_b.inspect(b)
+    c_key = out_key = None
+    c_pointer = out_pointer = 0
+    if c is not None:
+        anchor, library = c, library_c
+        c_pointer, c_key = library_c.inspect(c)
+    if out is not None:
+        anchor, library = out, library_out
+        out_pointer, out_key = library_out.inspect(out)
+    keys = library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key
+    return a, b, c, out, a_pointer, b_pointer, c_pointer, out_pointer, keys, anchor, library
+
+
+def _exported(a: Any, b: Any, c: Any, out: Any, stream: int | None) -> tuple[Any, Any, Any, Any]:
+    """Operands, some of a type that is new, with exports in place of those that need one."""
+    current = launch_stream(stream, out, c, a)
+    given = {"a": a, "b": b, "c": c, "out": out}
+    made = {
+        name: None
+        if array is None and name in ("c", "out")
+        else taken(marked(name), array, current)[0]
+        for name, array in given.items()
+        if not (name == "b" and b is a)  # one export serves both
+    }
+    return made["a"], made.get("b", made["a"]), made["c"], made["out"]
 
 
 def run(prepared: tuple[Any, ...]) -> Any:
@@ -218,7 +248,9 @@ def _special(
     prepared = prepared._replace(ordered=_verified_and_ordered(route, named, prepared.stream))
     if route.is_degenerate:
         *before, alpha, beta = prepared.call[:6]
-        alpha = 0 if route.resolved.problem.k == 0 else alpha
+        inner = None if epilogue is None else epilogue.shape.inner
+        if route.resolved.problem.k == 0 and (inner is None or inner.takes_factors):
+            alpha = 0
         if _changes_nothing(route, beta, named["out"], epilogue):
             return prepared._replace(launch=None)
         prepared = prepared._replace(call=(*before, alpha, beta, *prepared.call[6:]))
@@ -274,7 +306,7 @@ def _new_route(
             own.check(marked(name), array, own_key)
     if epilogue is not None and key.epilogue is not None:
         check_epilogue_keys(epilogue, key.epilogue)
-    with launching_on(stream), first_call():
+    with launching_on(stream), first_call:
         return make_route(key)
 
 
@@ -319,6 +351,16 @@ def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue
     if problem.is_empty:
         return not route.resolved.results
     return problem.k == 0 and beta == 1 and out is None and epilogue is None
+
+
+def _check_places(route: Route, pointers: tuple[int, ...], target: int) -> None:
+    """Refuse a misaligned result or c, and a result that shares elements with an operand."""
+    bits, c_bits, *ranges = route.near
+    if target & bits or pointers[2] & c_bits:
+        raise _misaligned(route, pointers[2], target)
+    for name, pointer, low, high in zip("abc", pointers, ranges[::2], ranges[1::2]):
+        if low < pointer - target < high:
+            _check_overlap(route, name, pointer, target)
 
 
 def _misaligned(route: Route, c: int, target: int) -> LayoutError:

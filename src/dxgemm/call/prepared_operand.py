@@ -13,8 +13,8 @@ from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.lower.emulated import PARTS_OF
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
-from dxgemm.problem.layout import Layout
+from dxgemm.problem.dtypes import EMULATED
+from dxgemm.problem.layout import contiguous_layout
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.capture import first_call, launching_on
@@ -81,8 +81,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     handle = None if stream is None else stream_handle(stream)
     _, b, library, pointer, layout = inspected("b", b, handle, b)
     k = layout.shape[-2] if len(layout.shape) > 1 else 0
-    item_size = ITEM_SIZES.get(layout.dtype, 1)
-    row = Layout((1, k), (item_size * k, item_size), layout.dtype, layout.device, read_only=True)
+    row = contiguous_layout((1, k), layout.dtype, layout.device)
     problem, _ = define_problem(
         row, layout, None, None, alpha_is_zero=False, beta_is_zero=True, precision=precision
     )
@@ -100,7 +99,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     parts = parts_of_problem(problem)["b"]
     if handle is None:
         handle = library.current_stream(b)
-    with launching_on(handle), first_call():
+    with launching_on(handle), first_call:
         launch = Program((parts.step(A, OUT),)).bind(arch, layout.device)
     memory = Workspace(parts.size, layout.device)
     keep_in_graph(handle, memory)

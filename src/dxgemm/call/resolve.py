@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
 
+from dxgemm.call.asked import Asked
 from dxgemm.call.complex_call import check_complex, complex_epilogue
 from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
     refuse_integers,
     refuse_missing_out,
+    refuse_with_inner,
     refuse_with_mask,
     takes_flattened_rows,
 )
-from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows
+from dxgemm.choice.batch_invariant import for_any_rows
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.errors import DeviceMismatchError, UnsupportedProblemError
@@ -24,76 +25,13 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.lower.reduced import ResultArray, result_array
-from dxgemm.problem.define import PLAIN, Result, define_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED
-from dxgemm.problem.layout import Layout
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.dtypes import EMULATED
+from dxgemm.problem.layout import Layout, contiguous_layout
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.device import device_facts
-from dxgemm.runtime.host import contiguous_layout
-
-
-class Asked(NamedTuple):
-    """A call as far as its route depends on it, whatever library the operands are of.
-
-    Attributes:
-        layouts: layouts of the operands by name, as the caller passed them; arrays of the epilogue
-            are named by its labels.
-        alpha_is_zero, beta_is_zero: True if a and b, or c, are never read.
-        precision: as `gemm` takes it.
-        implementation: as `gemm` takes it, or a `BatchInvariant`.
-        epilogue: shape of the epilogue; None without one.
-        triangle: triangles of a symmetric result that are written: "both", "lower" or "upper";
-            "either" if a and b begin at the same address, so that the result may be symmetric.
-        adds_transpose: True if the transposed product is added.
-    """
-
-    layouts: Mapping[str, Layout]
-    alpha_is_zero: bool
-    beta_is_zero: bool
-    precision: Any = None
-    implementation: Any = None
-    epilogue: BoundEpilogue | None = None
-    triangle: str = ""
-    adds_transpose: bool = False
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Key that two calls with the same route share."""
-        return (*self.layouts.items(), *self[1:])
-
-    @property
-    def is_symmetric(self) -> bool:
-        """True if a symmetric result was asked for as such."""
-        return self.triangle not in ("", "either")
-
-    @property
-    def is_invariant(self) -> bool:
-        return isinstance(self.implementation, BatchInvariant)
-
-    @property
-    def is_complex(self) -> bool:
-        return self.layouts["a"].dtype in COMPLEX_PARTS
-
-    @property
-    def is_reduced(self) -> bool:
-        return self.epilogue is not None and self.epilogue.reduction is not None
-
-    @property
-    def result(self) -> Result:
-        """The result that the epilogue makes of the product."""
-        if self.epilogue is None:
-            return PLAIN
-        reduction = self.epilogue.reduction
-        axis = reduction.axis if reduction and "out" not in self.layouts else None
-        return Result(
-            self.epilogue.has_functions,
-            reduction is not None,
-            axis,
-            self.epilogue.takes_pairs,
-            self.epilogue.is_real,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +80,7 @@ def resolve(asked: Asked) -> Resolved:
             options that no kernel computes.
     """
     layouts, epilogue = asked.layouts, asked.epilogue
-    if asked.is_complex and epilogue is not None:
+    if asked.is_complex and epilogue is not None and epilogue.inner is None:
         epilogue = complex_epilogue(epilogue)
         asked = asked._replace(epilogue=epilogue)
     problem, shape = define_problem(
@@ -159,12 +97,15 @@ def resolve(asked: Asked) -> Resolved:
     if asked.is_invariant:
         problem = for_any_rows(problem)
     if asked.is_complex:
-        check_complex(problem, layouts, asked.is_reduced, asked.triangle, asked.adds_transpose)
+        check_complex(problem, asked)
     results: dict[str, tuple[tuple[int, ...], str]] = {}
     if epilogue is not None:
         results = _check_epilogue(asked, epilogue, problem, shape)
     ordinal = _find_ordinal(layouts)
     device = device_facts(ordinal)
+    if epilogue is not None and epilogue.inner is not None:
+        how = asked.precision, asked.triangle, asked.adds_transpose, device.arch
+        refuse_with_inner(epilogue.inner, problem.dtype, *how)
     flat = None if asked.is_symmetric else _flattened(asked, problem, shape)
     problem = flat or problem
     strides: OperandStrides = ()

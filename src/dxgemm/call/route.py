@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from dxgemm.call.asked import Asked
 from dxgemm.call.bind import Decision, bind
 from dxgemm.call.epilogue import OperandStrides
-from dxgemm.call.resolve import Asked, Resolved, resolve
+from dxgemm.call.resolve import Resolved, resolve
 from dxgemm.errors import DxgemmError, SettingError, ShapeError
 from dxgemm.log import logger
 from dxgemm.problem.arguments import Conjugate, check_name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
@@ -25,7 +25,7 @@ from dxgemm.compiler import (
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions, never
+from dxgemm.handwritten.parts.kernel import Kernel, Reductions, never
 from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
@@ -54,7 +54,8 @@ MIXED_SHAPES = (
     *product((4095, 4096), (4095, 4096), (1,)),
 )
 
-# Arithmetic of the tensor cores by the dtype of a and b.
+# Instructions of tensor cores, and their arithmetic by the dtype of a and b.
+MMA_SYNC, WGMMA = "mma.sync", "wgmma"
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64")}
 TENSOR |= {"float32": "tf32"} | dict.fromkeys(BYTES, "int8")
 
@@ -92,21 +93,21 @@ class Implementation(ABC):
         name: name that `implementation=` takes.
         summary: one line for tables.
         role: part that it has in the automatic choice.
-        multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
-            of its tensor cores; without dtypes that it computes outside tensor cores.
+        tensor: instruction by which it multiplies on tensor cores; "" if it does outside of them.
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
-        is_mma_sync: True if its tensor cores multiply by `mma.sync`.
     """
 
     name: str
     summary: str
     role: Role = Role.CANDIDATE
-    multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
+    tensor: str = ""
     candidate_before: int = 0
     rung: int | None = None
-    is_mma_sync: bool = False
+
+    # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
+    units: ClassVar[Mapping[str, str]] = TENSOR
 
     @property
     def kernel(self) -> Kernel:
@@ -126,24 +127,14 @@ class Implementation(ABC):
 
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
-        unit = self.multiplies.get(dtype, "")
+        unit = self.units.get(dtype, "") if self.tensor else ""
         peak = device.tensor_tflops.get(unit, device.peak_tflops[unit_dtype(dtype)])
         has_faster = unit not in ("", "float64") and device.arch.startswith(FASTER_THAN_MMA_SYNC)
-        return peak * MMA_SYNC_SHARE if self.is_mma_sync and has_faster else peak
+        return peak * MMA_SYNC_SHARE if self.tensor == MMA_SYNC and has_faster else peak
 
     def is_modular(self, dtype: str) -> bool:
         """True if it multiplies residues: one product for each modulus."""
-        return dtype == "float64" and self.multiplies.get(dtype) == "int8"
-
-    @property
-    def copies_operands(self) -> bool:
-        """True if it computes from aligned copies of operands that lie otherwise."""
-        return self.kernel.copies_operands
-
-    @property
-    def smaller_first(self) -> bool:
-        """True if a config's tile_m lies along the smaller of m and n."""
-        return self.kernel.smaller_first
+        return dtype == "float64" and self.units[dtype] == "int8"
 
     def order_of_sums(self, config: Any) -> Hashable:
         """Key that configs share, of any kernel, which give an element the same bits."""
@@ -162,7 +153,7 @@ class Implementation(ABC):
     def refuses(self) -> Callable[[Problem], str | None]:
         """Faster `supports`, for a dtype that has configs and for results that every kernel stores.
 
-        Results of pairs of columns and of int8 are not.
+        Results of pairs of columns and of int8 are not. Nor are inner functions taken by all.
         """
         return self.supports
 
@@ -193,35 +184,18 @@ class Implementation(ABC):
         """Number of partial results that a fused reduction leaves per row, or column."""
         from dxgemm.handwritten.parts.reduction import slot_count
 
-        tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
+        tile, sizes = self.kernel.result_tile(config, problem), (problem.m, problem.n)
         width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
         partial_results: int = slot_count(config, tile, problem.reduction, sizes, width)
         return partial_results
-
-    @property
-    def slices_k(self) -> bool:
-        """True if its kernels compute split-K slices."""
-        return self.kernel.slices_k
 
     def takes_triangles(self, problem: Problem) -> bool:
         """True if its kernels compute a symmetric result by half its tiles."""
         return self.kernel.takes_triangles and self.supports(problem) is None
 
-    def commutes(self, problem: Problem) -> bool:
-        """True if the product of a and a.T has the same bits on both sides of its diagonal."""
-        return self.kernel.commutes(problem)
-
-    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of a block's tile of the result."""
-        return self.kernel.result_tile(config, problem)
-
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         """Kernel that takes over if the operands fail the validity check; None without a check."""
         return None
-
-    def accuracy(self, problem: Problem) -> str | None:
-        """Rounding of the operands and the bound on the error; None if they are not rounded."""
-        return self.kernel.accuracy(problem)
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
         """Thread blocks of a launch, or of each split-K slice; 0 if it does not tell."""
@@ -231,10 +205,6 @@ class Implementation(ABC):
         """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
         count = self.kernel.tile_count or self.kernel.block_count
         return count(config, self.computed(problem))
-
-    def fits_grid(self, config: Any, problem: Problem) -> bool:
-        """True if a grid has a block for each tile of the result."""
-        return self.tile_count(config, problem) <= MOST_BLOCKS
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """Record of the kernel if it is in memory or on disk; None if it is not built."""
@@ -267,6 +237,8 @@ class KernelFile(Implementation):
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
         if problem.takes_pairs and not self.kernel.takes_pairs:
             return "its threads do not store pairs of columns, which the epilogue takes"
+        if problem.inner is not None and not self.kernel.takes_inner:
+            return "its instructions multiply and add, and compute no inner function"
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
         if problem.is_widened and not self.kernel.widens:
@@ -331,7 +303,7 @@ class KernelFile(Implementation):
         The second ones are for configs whose blocks do not split k themselves.
         """
         problems = [*common_problems(dtype)]
-        sliced = [sliced_problem(problem, 2) for problem in problems if self.slices_k]
+        sliced = [sliced_problem(problem, 2) for problem in problems if self.kernel.slices_k]
         return problems, sliced
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
@@ -373,20 +345,20 @@ class Rung(Handwritten):
     package = "dxgemm.handwritten.ladder"
 
 
-class ComplexProduct(KernelFile):
-    """Kernel file that multiplies complex elements."""
+class ComplexProduct(Handwritten):
+    """Handwritten kernel file that multiplies complex elements."""
+
+    units: ClassVar = {"complex128": "float64"}
 
     def common_problems(self, dtype: str) -> tuple[list[Problem], list[Problem]]:
         problems, sliced = super().common_problems(dtype)
         return [direct_form(problem, "").product for problem in problems], sliced
 
 
-class HandwrittenComplex(ComplexProduct, Handwritten):
-    """Handwritten kernel file that multiplies complex elements."""
-
-
 class EmulatedProduct(Handwritten):
     """Kernel file of an emulated product, which multiplies the parts that other kernels make."""
+
+    units: ClassVar = {"float32": "float16", "float64": "int8"}
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         return emulation.product_spec(import_module(self.module), config, problem)
@@ -405,13 +377,17 @@ class Pipelined(KernelFile):
     """Kernel file on top of device functions of cuBLASDx."""
 
     package = "dxgemm.cublasdx"
-
-    def commutes(self, problem: Problem) -> bool:
-        return False  # nothing is known of the order in which the library adds
+    units: ClassVar = {name: name for name in TENSOR if name != "float32"}
 
     def build_fault(self, arch: str) -> str | None:
         is_simulated = arch == SIMULATED_DEVICE.arch
         return None if is_simulated else "; ".join(pipeline_faults()) or None
+
+
+class TmaPipelined(Pipelined):
+    """Kernel file on top of those that take TMA and wgmma, which multiplies float32 as TF32."""
+
+    units = TENSOR
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,7 +84,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     if not triangle_paths(implementation, problem):
-        return "a symmetric result is made of its sums by a kernel that takes no integers"
+        return "no other kernel makes a symmetric result of its integers or inner function"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     reason = reason or implementation.build_fault(device.arch)
@@ -105,14 +105,19 @@ def fitting_configs(
     return tuple(config for config in configs if misfit(config, dtype, arch, most) is None)
 
 
-def fits_mask(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if each tile of a config lies in one block of the problem's mask, or there is none."""
+def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
+    """True if a config suits the problem's mask and inner function, if there are any.
+
+    Each tile lies in one block of the mask. Blocks of a cluster add up sums, and no other totals.
+    """
+    if problem.inner is not None and config.cluster > 1 and not problem.inner.takes_factors:
+        return False
     block = problem.mask_block
     if not block:
         return True
     # Blocks of a cluster that have a tile each would wait for one that has returned.
     shares_tile = config.cluster == getattr(config, "split_k", 1)
-    tile = implementation.result_tile(config, problem)
+    tile = implementation.kernel.result_tile(config, problem)
     return shares_tile and not any(block % extent for extent in tile)
 
 
@@ -123,7 +128,9 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
     is_special = problem.is_quantised or problem.is_widened
-    if problem.takes_pairs or problem.mask_block or is_special:
+    if problem.inner is not None:
+        considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
+    elif problem.takes_pairs or problem.mask_block or is_special:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
@@ -188,15 +195,17 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
         return ("whole",)
     if problem.adds_transpose:
         return ("folded",) if is_sliceable(problem) else ()
-    is_bare = not problem.reads_c and problem.epilogue is None
+    commutes = implementation.kernel.commutes
+    epilogue = problem.epilogue
+    is_bare = not problem.reads_c and (epilogue is None or epilogue.is_stored_plainly)
     is_exact = problem.is_integer
     paths: tuple[str, ...] = ()
     if problem.triangle == "either" or (
-        problem.triangle == "both" and (is_exact or (is_bare and implementation.commutes(problem)))
+        problem.triangle == "both" and (is_exact or (is_bare and commutes(problem)))
     ):
         paths += ("whole",)
     half = triangular(problem, "half")
-    may_mirror = problem.triangle != "either" or implementation.commutes(problem)
+    may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
     if not paths and is_sliceable(problem):
@@ -207,13 +216,13 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    return is_added and not (problem.takes_pairs or problem.mask_block)
+    return is_added and not (problem.takes_pairs or problem.mask_block or problem.inner)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
     """True if a kernel with this config can compute a problem in so many split-K slices."""
     return (
-        implementation.slices_k
+        implementation.kernel.slices_k
         and config.takes_slices
         and is_sliceable(problem)
         and slices <= min(-(-problem.k // config.tile_k), MOST_SLICES)

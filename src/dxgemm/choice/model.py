@@ -82,6 +82,7 @@ class Asked(NamedTuple):
     mirror_ns: Any  # time of storing an element of these on the other side of the diagonal, too
     large_bytes: Any  # of the larger operand
     few: Any  # rows or columns of the other one, of all matrices that read the same larger one
+    instructions: Any  # per pair of elements: 1 for a multiply-add, more for an inner function
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -126,6 +127,7 @@ class Asked(NamedTuple):
             _mirror_ns(problem) if problem.triangle == "both" else 0.0,
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
+            problem.inner.operations if problem.inner else 1,
         )
 
     @classmethod
@@ -259,7 +261,7 @@ class Columns:
             flops = step_flops(dtype) * config.tile_m * config.tile_n * tile_k
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
             least = config.least_sizes
-            copies = row.implementation.copies_operands
+            copies = row.implementation.kernel.copies_operands
             # Blocks of a cluster share the k of a tile, or have tiles side by side.
             blocks = config.cluster
             tile = config.tile_m * blocks // cluster, config.tile_n
@@ -276,7 +278,7 @@ class Columns:
             numbers.append(
                 (
                     *tile,
-                    row.implementation.smaller_first,
+                    row.implementation.kernel.smaller_first,
                     tile_k * cluster,
                     blocks,
                     resident_blocks(config, dtype, device),
@@ -441,7 +443,7 @@ def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
 
 def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     """Predict the microseconds of each candidate, with the kernel that adds split-K slices."""
-    steps_us = plan.k_steps * columns.step_us
+    steps_us = plan.k_steps * columns.step_us * asked.instructions
     steps_us = steps_us * columns.misaligned**asked.misaligned
     steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
     steps_us = _times(steps_us, columns.b_col, asked.b_is_col)

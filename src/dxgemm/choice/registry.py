@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.choice.implementation import (
-    TENSOR,
+    MMA_SYNC,
+    WGMMA,
+    ComplexProduct,
     Cublas,
     EmulatedProduct,
     Handwritten,
-    HandwrittenComplex,
     Implementation,
     Pipelined,
     Role,
     Rung,
+    TmaPipelined,
 )
 from dxgemm.errors import UnknownImplementationError, shown
 
@@ -36,98 +38,77 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Rung("async_copy", "cp.async in several stages", role=Role.RUNG, rung=10),
     Rung("ping_pong", "fragments read one k ahead", role=Role.RUNG, rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
-    Handwritten("tensor_core", "float64 on tensor cores, mma.sync", multiplies=TENSOR, rung=13),
+    Handwritten("tensor_core", "float64 on tensor cores, mma.sync", tensor=MMA_SYNC, rung=13),
     Handwritten(
         "tensor_core_tf32",
         "float32 as TF32 on tensor cores, mma.sync",
-        multiplies=TENSOR,
+        tensor=MMA_SYNC,
         rung=13,
-        is_mma_sync=True,
     ),
-    Handwritten(
-        "wgmma",
-        "TMA and warpgroup multiplication of Hopper",
-        multiplies=TENSOR,
-        rung=14,
-    ),
+    Handwritten("wgmma", "TMA and warpgroup multiplication of Hopper", tensor=WGMMA, rung=14),
     Handwritten(
         "skinny_wgmma",
         "few rows or columns on tensor cores, the large operand read once, by TMA",
-        multiplies=TENSOR,
+        tensor=WGMMA,
     ),
-    Handwritten(
-        "skinny_shifted",
-        "the same for rows at any address",
-        multiplies=TENSOR,
-    ),
+    Handwritten("skinny_shifted", "the same for rows at any address", tensor=WGMMA),
     Handwritten("skinny_fma", "few rows or columns in float32, by TMA"),
     Handwritten("gemv", "one row or column, or a few, element by element as they lie"),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten(
         "tensor_batch",
         "small float64 matrices on tensor cores, each read at once",
-        multiplies=TENSOR,
+        tensor=MMA_SYNC,
     ),
-    HandwrittenComplex("complex_batch", "small complex matrices, each read at once as it lies"),
-    HandwrittenComplex("complex_tile", "complex elements as they lie, cp.async in several stages"),
-    HandwrittenComplex(
+    ComplexProduct("complex_batch", "small complex matrices, each read at once as it lies"),
+    ComplexProduct("complex_tile", "complex elements as they lie, cp.async in several stages"),
+    ComplexProduct(
         "complex_tensor_core",
         "complex128 on tensor cores as it lies, mma.sync",
-        multiplies={"complex128": "float64"},
+        tensor=MMA_SYNC,
     ),
     EmulatedProduct(
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
-        multiplies={"float32": "float16"},
+        tensor=WGMMA,
     ),
     EmulatedProduct(
         "emulated_float32_tile",
         "float32 as sums of float16 parts on tensor cores, mma.sync",
-        multiplies={"float32": "float16"},
-        is_mma_sync=True,
+        tensor=MMA_SYNC,
     ),
     EmulatedProduct(
         "emulated_float64",
         "float64 as integers by their residues on Hopper's tensor cores",
-        multiplies={"float64": "int8"},
+        tensor=WGMMA,
     ),
     EmulatedProduct(
         "emulated_float64_tile",
         "float64 as integers by their residues on tensor cores, mma.sync",
-        multiplies={"float64": "int8"},
-        is_mma_sync=True,
+        tensor=MMA_SYNC,
     ),
     Handwritten(
         "tensor_tile",
         "half precision and int8 on tensor cores, mma.sync",
-        multiplies=TENSOR,
-        is_mma_sync=True,
+        tensor=MMA_SYNC,
     ),
     Handwritten(
         "shifted_tile",
         "half precision and int8 of any layout on tensor cores, mma.sync",
-        multiplies=TENSOR,
-        is_mma_sync=True,
+        tensor=MMA_SYNC,
     ),
     Handwritten(
         "half_batch",
         "small matrices in half precision on tensor cores, each read at once",
-        multiplies=TENSOR,
-        is_mma_sync=True,
+        tensor=MMA_SYNC,
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
-    Pipelined(
-        "pipeline",
-        "cuBLASDx: cp.async",
-        role=Role.LIBRARY,
-        multiplies={name: unit for name, unit in TENSOR.items() if name != "float32"},
-        is_mma_sync=True,
-    ),
-    Pipelined(
+    Pipelined("pipeline", "cuBLASDx: cp.async", role=Role.LIBRARY, tensor=MMA_SYNC),
+    TmaPipelined(
         "pipeline_tma",
         "cuBLASDx: TMA and wgmma of Hopper",
         role=Role.LIBRARY,
-        multiplies=TENSOR,
+        tensor=WGMMA,
     ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", role=Role.BASELINE),
 )
@@ -147,8 +128,3 @@ def find_implementation(name: Any) -> Implementation:
             f"gemm: implementation {shown(name)} is unknown; there are {', '.join(_by_name)}."
         )
     return found
-
-
-def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
-    """Find the config with this text; None if there is none any more."""
-    return next((c for c in implementation.configs(dtype) if str(c) == text), None)

@@ -15,7 +15,7 @@ from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     exclusion,
-    fits_mask,
+    fits_config,
     fitting_configs,
     is_sliceable,
     legal_kernels,
@@ -76,10 +76,7 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    legal = legal_kernels(problem, device)
-    if not legal:
-        raise _nothing_fits(problem, device)
-    return best_of(problem, device, legal)
+    return best_of(problem, device, _fitting_kernels(problem, device))
 
 
 def rank(
@@ -103,9 +100,7 @@ def rank(
         others = (i.name for i in IMPLEMENTATIONS if i is not asked.implementation)
         reason = f"{asked.implementation.name} was asked for"
         return Ranking((asked,), dict.fromkeys(others, reason))
-    legal = legal_kernels(problem, device)
-    if not legal:
-        raise _nothing_fits(problem, device)
+    legal = _fitting_kernels(problem, device)
     candidates = _in_order(time_candidates(problem, device, legal))
     unfit = [i for i in IMPLEMENTATIONS if i not in legal]
     rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
@@ -221,9 +216,13 @@ def _in_order(found: list[Times]) -> list[Candidate]:
     return sorted(bests.values(), key=_time_of)
 
 
-def _nothing_fits(problem: Problem, device: DeviceFacts) -> UnsupportedProblemError:
-    reasons = "; ".join(f"{i.name}: {exclusion(i, problem, device)}" for i in IMPLEMENTATIONS)
-    return UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+def _fitting_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that the automatic choice considers, of which there must be one."""
+    legal = legal_kernels(problem, device)
+    if not legal:
+        reasons = "; ".join(f"{i.name}: {exclusion(i, problem, device)}" for i in IMPLEMENTATIONS)
+        raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+    return legal
 
 
 def _time(
@@ -236,16 +235,17 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    if only is not None or problem.mask_block or is_large:
+    if only is not None or problem.mask_block or problem.inner or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
             if (only is None or (row.config == config and not row.fill))
-            and fits_mask(row.implementation, row.config, problem)
+            and fits_config(row.implementation, row.config, problem)
         ]
         if is_large:
-            fits = [row.implementation.fits_grid(row.config, problem) for row in columns.rows]
-            few = [place for place in few if fits[place]] or few  # the launch refuses what is left
+            # A grid has a block for each tile; the launch refuses what is left.
+            tiles = [row.implementation.tile_count(row.config, problem) for row in columns.rows]
+            few = [place for place in few if tiles[place] <= MOST_BLOCKS] or few
         columns = columns.take(few)
         residual = residual.take(few) if residual else None
     if device.is_simulated:
@@ -277,7 +277,7 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
     for implementation in (i for i in IMPLEMENTATIONS if i.is_own):
         for config in fitting_configs(implementation, dtype, device):
             fills = {0}
-            if implementation.slices_k and config.takes_slices:
+            if implementation.kernel.slices_k and config.takes_slices:
                 resident = resident_blocks(config, dtype, device)
                 fills |= {1, resident, 2 * resident}
             rows += [Row(implementation, config, fill) for fill in sorted(fills)]
@@ -359,8 +359,13 @@ def _named(
     reason = misfit(config, problem.dtype, device.arch, device.smem_bytes_per_block)
     if reason is not None:
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
-    if not fits_mask(chosen, config, problem):
+    if not fits_config(chosen, config, problem):
         block = problem.mask_block
+        if not block:
+            raise UnsupportedProblemError(
+                f"gemm: {name} {config} adds up sums over a cluster, which {problem.inner.name} "
+                "does not make; name another config, or none."
+            )
         raise UnsupportedProblemError(
             f"gemm: {name} {config} has tiles that reach beyond a block of the mask, {block} x "
             f"{block}; name another config, or none."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import StringIO
 
@@ -114,8 +115,9 @@ def parse_counters(output: str) -> list[dict[str, float]]:
         name = names.get(row.get("Metric Name", ""))
         text = row.get("Metric Value", "").replace(",", "")
         values = launches.setdefault(row.get("ID", ""), {})
-        if name is not None and _is_number(text):
-            values[name] = float(text)
+        if name is not None:
+            with suppress(ValueError):  # of "n/a"
+                values[name] = float(text)
     return [values for values in launches.values() if values]
 
 
@@ -131,11 +133,3 @@ def busiest_pipe(values: dict[str, float]) -> tuple[str, float] | None:
     pipes = {"fma": "fma_percent", "fp64": "fp64_percent", "tensor": "tensor_percent"}
     found = {pipe: values[name] for pipe, name in pipes.items() if name in values}
     return max(found.items(), key=lambda item: item[1]) if found else None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

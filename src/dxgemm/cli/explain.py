@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
 
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
 from dxgemm.cli.run import MAX_SIMULATED, TooSlowError
-from dxgemm.cli.timing import call_us, clock_name, send, time_text, to_dtype
+from dxgemm.cli.timing import array_module, call_us, clock_name, time_text, to_dtype
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.dtypes import COMPLEX_PARTS, result_dtypes
-
-SEED = 0
+from dxgemm.tuning.measure import random_operands
+from dxgemm.tuning.workloads import Workload
 
 Size = Annotated[int, typer.Argument(min=0)]
 
@@ -73,8 +70,10 @@ def explain(
     )
     measured_us = None
     if measure:
-        result_dtype = out_dtype or result_dtypes(dtype)[0]
-        a, b, out = _random_operands((batch, m, n, k), dtype, result_dtype, layout)
+        _refuse_hours(batch * m * n * k)
+        a, b, out = random_operands(Workload(dtype, m, n, k, batch, layout=layout), to_dtype)
+        if out_dtype is not None:
+            out = to_dtype(array_module().zeros(out.shape, "float32"), out_dtype)
         plan = dxgemm.plan(a, b, out=out, **options)
         plan()
         measured_us = call_us(plan)
@@ -92,40 +91,13 @@ def explain(
         typer.echo(f"  measured        {text(measured_us)}: {clock_name()}")
 
 
-def _random_operands(
-    sizes: tuple[int, int, int, int], dtype: str, out_dtype: str, layout: str
-) -> tuple[Any, Any, Any]:
-    """Random a, b and out of a batch of (m, k) and (k, n) matrices.
-
-    Raises:
-        TooSlowError: the simulator would need minutes or hours.
-    """
-    batch, m, n, k = sizes
-    steps = math.prod(sizes)
+def _refuse_hours(steps: int) -> None:
+    """Refuse to measure what takes the simulator minutes or hours."""
     if simulator_enabled() and steps > MAX_SIMULATED:
         raise TooSlowError(
             f"m * n * k is {steps:,}: the simulator measures nothing above {MAX_SIMULATED:,}; "
             "use a machine with an NVIDIA GPU, or leave out --measure."
         )
-    rng = np.random.default_rng(SEED)
-
-    def random(rows: int, cols: int, dtype: str) -> Any:
-        shape = (rows, cols) if batch == 1 else (batch, rows, cols)
-        if dtype in ("int8", "int32"):
-            return send(rng.integers(-128, 128, shape, np.dtype(dtype)))
-        wide = np.float64 if dtype in ("float64", "complex128") else np.float32
-        values = rng.standard_normal(shape, wide)
-        if dtype in COMPLEX_PARTS:
-            values = values + 1j * rng.standard_normal(shape, wide)
-        return to_dtype(send(values), dtype)
-
-    def operand(order: str, rows: int, cols: int) -> Any:
-        if order == "row":
-            return random(rows, cols, dtype)
-        return random(cols, rows, dtype).swapaxes(-1, -2)
-
-    a_order, b_order = layout.split("_")
-    return operand(a_order, m, k), operand(b_order, k, n), random(m, n, out_dtype)
 
 
 def implementations(as_json: JsonOption = False) -> None:

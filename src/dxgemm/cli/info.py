@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import typer
@@ -13,6 +12,7 @@ import dxgemm
 from dxgemm.cli.kernels import cache_dict, cache_text
 from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.compiler import installed_wheels, pipeline_faults
+from dxgemm.compiler.toolkit import installed_versions
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled, version_text
 
 # Some packages have different names with cu12 and cu13.
@@ -27,7 +27,7 @@ PACKAGES = (
 def info(as_json: JsonOption = False) -> None:
     """Show GPU, driver, packages with their known faults, wheels of kernels, and the cache."""
     status = probe()
-    packages = _installed_versions()
+    packages = installed_versions([(name,) for name in PACKAGES])
     warnings = _driver_warnings(status, packages)
     warnings += [f"cuBLASDx pipelines are not built: {fault}." for fault in pipeline_faults()]
     cached, wheels = dxgemm.cache_info(), installed_wheels()
@@ -36,8 +36,7 @@ def info(as_json: JsonOption = False) -> None:
             {
                 "dxgemm": dxgemm.__version__,
                 "python": platform.python_version(),
-                "driver_cuda_version": status.driver_version
-                and version_text(status.driver_version),
+                "driver_cuda_version": _driver_text(status),
                 "gpus": _gpus(status),
                 "gpu_problem": status.problem,
                 "simulator": simulator_enabled(),
@@ -80,16 +79,6 @@ def _gpus(status: GpuStatus) -> list[dict[str, Any]]:
 
     facts = [device_facts(ordinal) for ordinal in range(status.device_count)]
     return [{"name": f.name, "arch": f.arch, "sm_count": f.sm_count} for f in facts]
-
-
-def _installed_versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _driver_warnings(status: GpuStatus, packages: dict[str, str]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from operator import itemgetter
 from statistics import median
 from typing import Annotated, Any
 
@@ -14,24 +16,17 @@ from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
-from dxgemm.cli.timing import (
-    array_module,
-    event_time_us,
-    time_text,
-    to_dtype,
-    uses_cupy,
-    wall_time_us,
-)
+from dxgemm.cli.timing import event_time_us, time_text, to_dtype, uses_cupy, wall_time_us
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.log import progress_bar
 from dxgemm.runtime.device import device_facts
+from dxgemm.tuning.measure import Bench
+from dxgemm.tuning.sampling import calls_in_sample, interleave
 
 GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
 ROUNDS = 9
-SAMPLE_US = 20_000.0  # a sample is as many calls as fit in this time, but at least one
-SEED = 0
-LIMIT = 8  # integers up to this are exact in every dtype here
+SAMPLE_S, MOST_CALLS = 0.02, 10_000  # of a sample, which has at least one call
 
 
 class TooLargeError(dxgemm.DxgemmError, ValueError):
@@ -124,31 +119,19 @@ class _Contest:
     """Operands for the check and for the timing, and cuBLAS to compare with."""
 
     def __init__(self, arithmetic: Arithmetic, size: int) -> None:
-        self._size = size
-        self._precision = arithmetic.precision
-        self._dtype = dtype = arithmetic.dtype
-        xp = array_module()
-        rng = xp.random.default_rng(SEED)
-        wide = "float64" if dtype == "float64" else "float32"
-        shape = (size, size)
-        a, b = (rng.integers(-LIMIT, LIMIT + 1, shape).astype(wide) for _ in range(2))
-        self._exact = to_dtype(xp.matmul(a.astype("float64"), b.astype("float64")), dtype)
-        self._integers = [to_dtype(matrix, dtype) for matrix in (a, b)]
-        self._normals = [to_dtype(rng.standard_normal(shape, dtype=wide), dtype) for _ in range(2)]
-        self._out = to_dtype(xp.empty(shape, wide), dtype)
+        self._size, self._dtype = size, arithmetic.dtype
+        self._bench = Bench(arithmetic.workload(size), _seconds, to_dtype)
         self.cublas = self._find_cublas()
-        self._cublas_us: list[float] = []
+        self._cublas_s: list[float] = []
 
     def _find_cublas(self) -> Any:
         if simulator_enabled():
             return None
         try:
-            plan = self._plan("cublas", self._normals)
-            plan()
+            return self._bench.plans("cublas")[0]
         except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.MissingPackageError) as error:
             note(f"no comparison with cuBLAS: {error}")
             return None
-        return plan
 
     def stand(self, implementation: Any, tune: bool) -> Standing:
         """Check and time one rung, in turn with cuBLAS."""
@@ -157,42 +140,34 @@ class _Contest:
         if tune:
             configs = fitting_configs(implementation, self._dtype, device_facts(0))
             choices = [(implementation.name, config) for config in configs]
-        best_us, best = math.inf, None
         try:
-            for choice in choices:
-                self._check(choice)
-                plan = self._plan(choice, self._normals)
-                time_us = self._sample_us(plan, calls=1)
-                if time_us < best_us:
-                    best_us, best = time_us, plan
+            checked = [self._bench.plans(choice)[0] for choice in choices]
         except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.BuildError) as error:
             standing.refusal = str(error)
             return standing
-        if best is None:
+        if not checked:
             standing.refusal = "it has no config"
             return standing
-        standing.config = best.explain().config
-        samples, cublas_samples = [best_us], []
-        if not simulator_enabled():
-            calls = max(1, int(SAMPLE_US / best_us))
-            samples = []
-            for _ in range(ROUNDS):
-                samples.append(self._sample_us(best, calls))
-                if self.cublas is not None:
-                    cublas_samples.append(self._sample_us(self.cublas, calls))
-        self._cublas_us += cublas_samples
-        standing.time_us = median(samples)
-        if not simulator_enabled():
-            standing.tflops = self._tflops(standing.time_us)
-        if cublas_samples:
-            standing.vs_cublas = median(cublas_samples) / standing.time_us
+        best_s, best = min(((_seconds([plan]), plan) for plan in checked), key=itemgetter(0))
+        standing.config, standing.time_us = best.explain().config, 1e6 * best_s
+        if simulator_enabled():
+            return standing
+        calls = calls_in_sample(best_s, SAMPLE_S, MOST_CALLS)
+        plans = {"own": best} | ({"cublas": self.cublas} if self.cublas else {})
+        variants = {name: partial(_seconds, [plan] * calls) for name, plan in plans.items()}
+        samples = interleave(variants, ROUNDS)
+        standing.time_us = 1e6 * median(samples["own"])
+        standing.tflops = self._tflops(standing.time_us)
+        if cublas_s := samples.get("cublas"):
+            self._cublas_s += cublas_s
+            standing.vs_cublas = 1e6 * median(cublas_s) / standing.time_us
         return standing
 
     def cublas_standing(self) -> Standing:
         """Result of cuBLAS, from all samples."""
         standing = Standing(None, "cublas")
-        if self._cublas_us:
-            standing.time_us = median(self._cublas_us)
+        if self._cublas_s:
+            standing.time_us = 1e6 * median(self._cublas_s)
             standing.tflops = self._tflops(standing.time_us)
             standing.vs_cublas = 1.0
         return standing
@@ -200,23 +175,12 @@ class _Contest:
     def _tflops(self, time_us: float) -> float:
         return 2e-6 * self._size**3 / time_us
 
-    def _plan(self, implementation: Any, operands: list[Any]) -> Any:
-        a, b = operands
-        return dxgemm.plan(
-            a, b, out=self._out, implementation=implementation, precision=self._precision
-        )
 
-    def _check(self, implementation: Any) -> None:
-        plan = self._plan(implementation, self._integers)
-        self._out[...] = math.nan
-        plan()
-        if not bool((self._out == self._exact).all()):
-            raise dxgemm.errors.WrongResultError(
-                f"{plan.explain().implementation} gives a wrong result."
-            )
-
-    def _sample_us(self, plan: Any, calls: int) -> float:
-        return wall_time_us(plan) if simulator_enabled() else event_time_us(plan, calls)
+def _seconds(calls: Sequence[Any]) -> float:
+    """Seconds per call, of a call that is repeated."""
+    plan = calls[0]
+    us = wall_time_us(plan) if simulator_enabled() else event_time_us(plan, len(calls))
+    return 1e-6 * us
 
 
 def _compare_with_before(standings: list[Standing]) -> None:

@@ -24,6 +24,7 @@ from dxgemm.cli.rungs import (
 )
 from dxgemm.cli.timing import array_module, to_dtype
 from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.tuning.measure import random_operands
 
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:
@@ -90,13 +91,10 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     chosen: Any = implementation.name
     if config is not None:
         chosen = (implementation.name, find_config(implementation, config, dtype))
-    xp = array_module()
-    rng = xp.random.default_rng(0)
-    wide = "float64" if dtype is Arithmetic.float64 else "float32"
-    a, b = (to_dtype(rng.standard_normal((size, size), dtype=wide), dtype.dtype) for _ in range(2))
+    a, b, _ = random_operands(dtype.workload(size), to_dtype)
     dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
     if not simulator_enabled():
-        xp.cuda.Device().synchronize()
+        array_module().cuda.Device().synchronize()
 
 
 def measure(command: list[str]) -> list[dict[str, float]]:

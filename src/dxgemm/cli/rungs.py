@@ -11,8 +11,8 @@ import dxgemm
 from dxgemm.choice.implementation import Handwritten
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.problem.arguments import Precision
-from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import Problem
+from dxgemm.tuning.workloads import Workload
 
 RungArgument = Annotated[
     str, typer.Argument(metavar="RUNG", help="Number or name, as `dxgemm ladder` lists them.")
@@ -47,7 +47,11 @@ class Arithmetic(StrEnum):
 
     def problem(self, size: int) -> Problem:
         """Problem of the product of two square matrices."""
-        return contiguous_problem(self.dtype, size, size, size, precision=self.precision)
+        return self.workload(size).problem()
+
+    def workload(self, size: int) -> Workload:
+        """Product of two square matrices."""
+        return Workload(self.dtype, size, size, size, precision=self.precision)
 
 
 ArithmeticOption = Annotated[

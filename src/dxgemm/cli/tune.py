@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import date
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from dxgemm.choice.tables import own_folder, table_for
 from dxgemm.cli.device import require_gpu
 from dxgemm.cli.output import note, print_table
 from dxgemm.compiler import default_directory
+from dxgemm.compiler.toolkit import installed_versions
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.log import progress_bar
 from dxgemm.tuning.observations import append, read
@@ -123,10 +123,5 @@ def tune(
 
 
 def _about(workloads: int) -> dict[str, Any]:
-    packages = {}
-    for name in PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            continue
+    packages = installed_versions([(name,) for name in PACKAGES])
     return {"measured": date.today().isoformat(), "packages": packages, "workloads": workloads}

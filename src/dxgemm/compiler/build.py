@@ -17,7 +17,7 @@ from dxgemm.compiler.quick_numba import collector_paused, short_builds
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text
-from dxgemm.errors import BuildError, DxgemmError, EpilogueError, MissingPackageError
+from dxgemm.errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import factor_dtypes, scalar_dtype
 from dxgemm.problem.fusion import Fusion
@@ -248,10 +248,13 @@ def _compile(spec: KernelSpec, arch: str, *, output: str = "ptx", **functions: A
             "pip install 'dxgemm[cu12]'."
         ) from error
     except ReturnError as error:
-        name = spec.epilogue.stages[error.stage].name if spec.epilogue else ""
-        raise EpilogueError(f"epilogue {name}: it {error.fault}.") from None
+        from dxgemm.epilogues.kinds import epilogue_error
+
+        name = spec.epilogue.name_of(error.stage) if spec.epilogue else ""
+        raise epilogue_error(name, f"it {error.fault}.") from None
     except Exception as error:
-        stages = spec.epilogue.stages if spec.epilogue else ()
+        fused = (spec.epilogue.inner, *spec.epilogue.stages) if spec.epilogue else ()
+        stages = [stage for stage in fused if stage is not None]
         named = f" ({' | '.join(stage.name for stage in stages)})" if stages else ""
         failure = f"numba could not compile {spec}{named} for {arch}"
         raise _build_error(spec, failure, error, numba_reason(str(error))) from error

@@ -48,7 +48,7 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     if kernel is not None:
         return kernel
     key = spec.key(arch)
-    with building(), kernel_store().lock(key):
+    with building, kernel_store().lock(key):
         kernel = find_kernel(spec, arch) or _build(spec, arch)
     return keep_kernel(spec, arch, kernel)
 
@@ -64,7 +64,7 @@ def replace_kernel(spec: KernelSpec, arch: str, refused: CompiledKernel) -> Comp
         MissingPackageError: the compiler packages are not installed.
     """
     key = spec.key(arch)
-    with building(), kernel_store().lock(key):
+    with building, kernel_store().lock(key):
         known = _in_memory.get((spec, arch)), kernel_store().load(key)
         kernel = next((k for k in known if k and k.cubin != refused.cubin), None)
         if kernel is None:

@@ -1,4 +1,4 @@
-"""Locks for which a fork waits, and the mark of a thread that builds.
+"""Locks for which a fork waits, and guards against signal handlers that interrupt their holder.
 
 A forked child inherits the state of its parent's locks, but not the thread that would release one:
 it would wait forever. So would a call in a signal handler or a finalizer that interrupts a build of
@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from dxgemm.errors import BuildError
+from dxgemm.errors import BuildError, DxgemmError
 
 _locks: list[Any] = []  # in the order in which a thread may take several
 
@@ -33,32 +31,34 @@ numba_lock = lock_across_forks()
 mathdx_lock = lock_across_forks()
 
 
-class _Building(threading.local):
-    """True while this thread builds a kernel, or has one built."""
+class Guard(threading.local):
+    """Context that a thread enters once at a time.
 
-    is_under_way = False
-
-
-_building = _Building()
-
-
-@contextmanager
-def building() -> Iterator[None]:
-    """Context of a build; every lock of a build is taken within.
-
-    Raises:
-        BuildError: this thread is building already: a signal handler or a finalizer interrupts it.
+    A signal handler or a finalizer that interrupts a thread in it, and would enter it too, gets an
+    error.
     """
-    if _building.is_under_way:
-        raise BuildError(
-            "gemm: a signal handler or finalizer needs a kernel that is not built, and interrupts "
-            "a build of its own thread; make the call, or its plan, once before."
-        )
-    _building.is_under_way = True
-    try:
-        yield
-    finally:
-        _building.is_under_way = False
+
+    is_held = False
+
+    def __init__(self, error: type[DxgemmError], message: str) -> None:
+        """Take the error to raise."""
+        self._error, self._message = error, message
+
+    def __enter__(self) -> None:
+        if self.is_held:
+            raise self._error(self._message)
+        self.is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
+
+
+# Context of a build; every lock of a build is taken within.
+building = Guard(
+    BuildError,
+    "gemm: a signal handler or finalizer needs a kernel that is not built, and interrupts a build "
+    "of its own thread; make the call, or its plan, once before.",
+)
 
 
 def _take_all() -> None:

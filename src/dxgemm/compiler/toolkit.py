@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 
 _COMPILER_PACKAGES = (
@@ -20,18 +22,16 @@ def toolkit_versions() -> dict[str, str]:
     return installed_versions(_COMPILER_PACKAGES)
 
 
-def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+def installed_versions(packages: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """Versions by name of the first installed package of each group of alternative names."""
     from importlib.metadata import PackageNotFoundError, version  # a tenth of `import dxgemm`
 
     found = {}
     for alternatives in packages:
         for name in alternatives:
-            try:
+            with suppress(PackageNotFoundError):
                 found[name] = version(name)
                 break
-            except PackageNotFoundError:
-                continue
     return found
 
 

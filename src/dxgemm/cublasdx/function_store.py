@@ -59,13 +59,8 @@ def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceF
 
 def _key(descriptor: Descriptor) -> str:
     """Key of device functions. It names the libraries, since LTO-IR depends on their versions."""
-    identity = (FORMAT, descriptor, _versions())
+    identity = (FORMAT, descriptor, installed_versions(_LIBRARIES))
     return hashlib.sha256(repr(identity).encode()).hexdigest()
-
-
-def _versions() -> dict[str, str]:
-    """Versions of the installed libraries that build device functions."""
-    return installed_versions(_LIBRARIES)
 
 
 def _restore(header: dict[str, Any], payload: bytes) -> DeviceFunctions:

@@ -30,6 +30,7 @@ def make_narrow_store(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import load_shared, store_vector
+    from dxgemm.handwritten.parts.result import Origin, Result
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors
     from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
@@ -46,7 +47,8 @@ def make_narrow_store(
     def narrow_store(smem, rank, matrix, tile_row, tile_col, m, n, beta, c, out, extra):
         c_start, out_start = matrix * c.batch, matrix * out.batch
         out = Operand(view_as(element_type, out.data), out.batch, out.row, out.col)
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
+        origin, result = Origin(matrix, c_start, out_start), Result(0, beta, c, out, m, n, 0, extra)
+        is_vector = allows_vectors(origin, result)
         for vector in range(int32(cuda.threadIdx.x & 1023), tile_m * row_vectors, threads):
             smem_row, smem_vector = int32(vector // row_vectors), int32(vector % row_vectors)
             row, col = tile_row + smem_row, tile_col + smem_vector * WIDTH

@@ -27,7 +27,7 @@ from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
 from dxgemm.errors import BuildError
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
@@ -212,11 +212,6 @@ def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> De
     return functions
 
 
-def finish_cubin(cubin: bytes) -> bytes:
-    """Rewrite the cubin of a linked kernel before it is kept."""
-    return take_turns(cubin)
-
-
 def make_kernel(
     config: Config,
     dtype: str,
@@ -377,5 +372,6 @@ KERNEL = Kernel(
     slices_k=True,
     device_functions=device_functions,
     descriptor=descriptor,
-    finish_cubin=finish_cubin,
+    commutes=never,  # nothing is known of the order in which the library adds
+    finish_cubin=take_turns,
 )

@@ -25,7 +25,7 @@ from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.errors import BuildError
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, never
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
@@ -250,5 +250,6 @@ KERNEL = Kernel(
     copies_operands=True,
     device_functions=device_functions,
     descriptor=descriptor,
+    commutes=never,  # nothing is known of the order in which the library adds
     parameter_block_bytes=PARAMETER_BLOCK_BYTES,
 )

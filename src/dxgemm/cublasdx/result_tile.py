@@ -60,6 +60,7 @@ def make_store_result(
     from numba import cuda
 
     from dxgemm.cublasdx.narrow_store import make_narrow_store
+    from dxgemm.handwritten.parts.result import Origin, Result
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors, make_store_from_smem
     from dxgemm.handwritten.parts.unroll import Operand
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
@@ -76,10 +77,8 @@ def make_store_result(
         c_start, out_start = matrix * c.batch, matrix * out.batch
         c = Operand(view_as(element, c.data), c.batch, c.row, c.col)
         out = Operand(view_as(element, out.data), out.batch, out.row, out.col)
-        is_vector = allows_vectors(beta, c, c_start, out, out_start)
-        store_from_smem(
-            smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-            c, c_start, out, out_start, extra,
-        )  # fmt: skip
+        origin, result = Origin(matrix, c_start, out_start), Result(0, beta, c, out, m, n, 0, extra)
+        is_vector = allows_vectors(origin, result)
+        store_from_smem(smem, rank, tile_row, tile_col, is_vector, origin, result)
 
     return cuda.jit(device=True, forceinline=True)(store_result)

@@ -48,4 +48,5 @@ def __getattr__(name: str) -> Any:
             f"dxgemm.distributed.{name} needs torch ({error}); pip install 'dxgemm[torch]'."
         ) from error
     home = "tensors" if name == "gemm" else "functions"
-    return getattr(import_module(f"dxgemm.distributed.{home}"), name)
+    found = globals()[name] = getattr(import_module(f"dxgemm.distributed.{home}"), name)
+    return found

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from dxgemm import errors
 from dxgemm.call.operand import memory_problem
 from dxgemm.distributed.agreement import Group, digest, machine_name, store_reported
-from dxgemm.distributed.meeting import Description, describe_error
+from dxgemm.distributed.meeting import COLLECTS, Description, describe_error
 from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
 from dxgemm.distributed.schedule import (
     GATHER,
@@ -28,6 +28,7 @@ from dxgemm.epilogues import BoundEpilogue
 from dxgemm.log import logger
 from dxgemm.torch.operands import check_devices, check_operands, list_shapes
 
+T = TypeVar("T")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by type of device
 
 
@@ -48,9 +49,13 @@ class Product:
     schedule: Schedule | None
     token: int = 0
 
+    @property
+    def collects(self) -> bool:
+        """True if a prepared call is launched by collectives of torch, which cannot be repeated."""
+        return self.method != PEER
 
-@dataclass(frozen=True)
-class Call:
+
+class Call(NamedTuple):
     """Arguments of a sharded product on one rank.
 
     Attributes:
@@ -198,9 +203,16 @@ def _uses_row(chain: BoundEpilogue | None) -> bool:
     return chain is not None and any(stage.uses_row for stage in chain.stages)
 
 
-@contextmanager
-def met(group: Group, call: Call) -> Iterator[Product]:
-    """Meet the other ranks for a call, with what they agreed on, and once it is launched.
+# Launches of a call on a rank, which does first what needs no other rank: it allocates memory, and
+# launches the products before a collective. It yields once until all ranks have done so.
+Steps = Generator[None, None, T]
+
+
+def meet(group: Group, call: Call, begin: Callable[[Product], Steps[T]]) -> T:
+    """Meet the other ranks for a call, and once it is launched, to its result.
+
+    A rank that repeats a call begins its steps before the ranks meet, and again if it turns out
+    that they disagree.
 
     Raises:
         DxgemmError: the arguments of the ranks do not fit together; the same error on all ranks.
@@ -210,6 +222,8 @@ def met(group: Group, call: Call) -> Iterator[Product]:
         meeting = group.introduce(call.operation, call.timeout_s)
         key = None if call.error is not None else call.key
         product = group.agreed.get(key)
+        if product is not None and product.method == PEER and call.is_captured:
+            product = None  # the ranks agree anew, because peers refuse it
 
         def digest() -> bytes | None:
             memory = group.memory
@@ -217,21 +231,31 @@ def met(group: Group, call: Call) -> Iterator[Product]:
             return call.digest(memory.begun if begun else None)
 
         try:
-            # Under capture the ranks agree anew, because peers refuse it.
-            token = 0 if product is None or call.is_captured else product.token
-            with meeting.call(call.operation, call.timeout_s, key, token, digest) as is_agreed:
-                if product is None or not is_agreed:
+            with meeting.call(call.operation, call.timeout_s, key, digest):
+                if product is not None:
+                    next(steps := begin(product))
+                    is_agreed = meeting.arrive(product.token, product.collects)
+                else:
+                    is_agreed = meeting.arrive(0)
+                if not is_agreed:
                     decided = meeting.agree(call.describe(group), decide)
                     product = _product(group, call, decided, meeting.number)
                     group.remember(key, product)
-                yield product
+                    next(steps := begin(product))
+                    if product.collects:
+                        meeting.commit(COLLECTS)
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    result: T = end.value
         except BaseException:
             if group.memory is not None and meeting.refusal is not None:
                 with suppress(Exception):
                     group.memory.release()
             raise
-        if group.memory is not None and group.memory.number == meeting.number:
-            group.memory.watch()
+    if group.memory is not None and group.memory.number == meeting.number:
+        group.memory.watch()
+    return result
 
 
 def _product(group: Group, call: Call, decided: Description, token: int) -> Product:

@@ -1,11 +1,11 @@
 """Collectives of torch for sharded products: at once, and in rounds beside the products.
 
-Rows move as bytes, because not every backend knows every dtype. They work between hosts too.
+They work between hosts too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -14,7 +14,6 @@ import torch.distributed as dist
 
 from dxgemm import errors
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
@@ -45,25 +44,38 @@ def as_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def collect(
+    call: str, group: Group, collective: Callable[..., Any], *tensors: torch.Tensor, **options: Any
+) -> Any:
+    """Run a collective on contiguous tensors, if they are not empty; to its work if it has one."""
+    if not tensors[0].numel():
+        return None
+    # gloo does not know every dtype, and gathers bytes.
+    as_known = as_bytes if collective is all_gather and not tensors[0].is_cuda else as_real
+    with reported(call):
+        return collective(*map(as_known, tensors), group=group.process_group, **options)
+
+
 def gather_rows(
     call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int]
-) -> torch.Tensor:
-    """Gather the rows of all ranks in a new tensor. Shorter shards are padded on their way."""
+) -> Generator[None, None, torch.Tensor]:
+    """Gather the rows of all ranks in a new tensor, once all have yielded.
+
+    Shorter shards are padded on their way.
+    """
     most = max(row_counts)
-    if not most * shard.shape[1]:
-        return shard.new_empty((sum(row_counts), shard.shape[1]))
-    received, rows = shard.new_empty((group.size, most, shard.shape[1])), padded(shard, most)
-    group.meeting.commit(COLLECTS)
-    with reported(call):
-        all_gather(as_bytes(received), as_bytes(rows), group=group.process_group)
+    received, rows = shard.new_empty((group.size * most, shard.shape[1])), padded(shard, most)
+    yield
+    collect(call, group, all_gather, received, rows)
     if min(row_counts) == most:
-        return received.view(-1, shard.shape[1])
-    return torch.cat([part[:count] for part, count in zip(received, row_counts)])
+        return received
+    parts = received.view(group.size, most, shard.shape[1])
+    return torch.cat([part[:count] for part, count in zip(parts, row_counts)])
 
 
 def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Copy rows to a matrix of `count` rows, if they are fewer or not contiguous."""
-    if len(rows) == count:
+    if rows.shape[0] == count:  # len() is slower
         return rows.contiguous()
     longer = rows.new_empty((count, rows.shape[1]))
     longer[: len(rows)] = rows
@@ -99,7 +111,7 @@ class Rounds:
     def abandon(self, moves: Sequence[Move]) -> None:
         """Take part in the moves that are left, because the others wait in theirs."""
         with suppress(Exception):
-            for move in reversed(moves):
+            for move in moves:
                 self.move(move)
             self.finish()
 
@@ -120,15 +132,11 @@ class GatherRounds(Rounds):
             self._received.append(shard.new_empty((group.size, most, shard.shape[1])))
 
     def move(self, move: Move) -> None:
-        received = self._received[move.message.chunk]
-        if received.numel():
-            with reported(self._call):
-                self._works[move.message] = all_gather(
-                    as_bytes(received),
-                    as_bytes(self._sent[move.message.chunk]),
-                    group=self._group.process_group,
-                    async_op=True,
-                )
+        chunk = move.message.chunk
+        pair = self._received[chunk], self._sent[chunk]
+        self._works[move.message] = collect(
+            self._call, self._group, all_gather, *pair, async_op=True
+        )
 
     def rows_of(self, step: Multiply) -> torch.Tensor:
         """Rows of A, from another rank, that a step multiplies."""
@@ -186,8 +194,6 @@ class ReduceRounds(Rounds):
 
     def move(self, move: Move) -> None:
         rows = self._out[slice(*move.rows)]
-        if rows.numel():
-            with reported(self._call):
-                self._works[move.message] = dist.all_reduce(
-                    as_real(rows), group=self._group.process_group, async_op=True
-                )
+        self._works[move.message] = collect(
+            self._call, self._group, dist.all_reduce, rows, async_op=True
+        )

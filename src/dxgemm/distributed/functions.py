@@ -57,7 +57,7 @@ def all_gather_gemm(
 
     Raises:
         DxgemmError: the arguments of a rank are wrong, or those of the ranks do not fit together:
-            the same error on all ranks, before anything is launched.
+            the same error on all ranks, before anything is transferred.
         RankError: the call failed on another rank, or an earlier one did; a rank did not come in
             time or has ended; or there is no process group.
 
@@ -125,7 +125,8 @@ def gemm_all_reduce(
     Args:
         a: (m, k_r), this rank's columns of A, dtypes as in `all_gather_gemm`.
         b: (k_r, n), this rank's rows of B.
-        out: (m, n), dtype and device of a; None for a new tensor.
+        out: (m, n), dtype and device of a; None for a new tensor. After an error it may hold this
+            rank's partial sums.
         epilogue: as in `all_gather_gemm`, applied once all are summed.
         group, method, timeout: as in `all_gather_gemm`.
 
@@ -164,25 +165,27 @@ def _call(
     timeout: float,
 ) -> Call:
     """Make a call of arguments that have the right types."""
-    if not isinstance(timeout, int | float) or not timeout > 0:
+    if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise SettingError(f"{operation}: timeout is {shown(timeout)}; pass seconds above 0.")
-    if not isinstance(method, str | None):
+    if method is not None and not isinstance(method, str):
         raise UnsupportedProblemError(
             f"{operation}: method is {shown(method)}; pass one of {', '.join(METHODS)}, or None."
         )
     chain = None if epilogue is None else bound_epilogue(epilogue)
-    arrays = [("a", a), ("b", b), ("out", a if out is None else out)]
-    if chain is not None:
-        arrays += [(label, value) for label, value in zip(chain.labels, chain.values) if label]
-    for label, operand in arrays:
-        check_tensor(f"{operation}: {label}", operand)
+    check_tensor(f"{operation}: a", a)
+    check_tensor(f"{operation}: b", b)
+    if out is not None:
+        check_tensor(f"{operation}: out", out)
+    values = () if chain is None else chain.values
+    for label, value in zip(() if chain is None else chain.labels, values):
+        if label:
+            check_tensor(f"{operation}: {label}", value)
     try:
         counts = None if rows is None else tuple(map(index, rows))
     except TypeError:
         raise ShapeError(f"{operation}: rows is {shown(rows)}; pass integers.") from None
     needs = (False, False, False)
     if torch.is_grad_enabled():
-        values = () if chain is None else chain.values
         in_chain = any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
         needs = a.requires_grad, b.requires_grad, in_chain
     return Call(operation, a, b, counts, out, chain, method, timeout, needs)

@@ -2,7 +2,8 @@
 
 Each rank has a cell that the others read: the number of its call, and how far it has come. A call
 begins once all ranks have come to it, with tokens that say what they agreed on before, and ends
-once all have launched it. Hosts meet there, not GPUs.
+once all have launched it. A rank that knows the call from before prepares it first, so that its
+memory is there and its own products are under way when the ranks meet. Hosts meet, not GPUs.
 
 A call that fails on one rank waits for that rank: if it repeats the call soon, with equal
 operands, the call of the others goes on. Otherwise all ranks raise an error, and refuse each later
@@ -32,7 +33,7 @@ from dxgemm import errors
 Description = dict[str, Any]
 
 # Steps of a call. A rank that repeats it does not take again what it keeps, such as memory.
-ARRIVED, MAPS_FLAGS, MAPPED_FLAGS, MAPS_ROWS, MAPPED_ROWS, COLLECTS, DONE = range(7)
+BEGUN, ARRIVED, MAPS_FLAGS, MAPPED_FLAGS, MAPS_ROWS, MAPPED_ROWS, COLLECTS, DONE = range(8)
 # Whether a rank is in its call, may repeat it after a failure, or refuses all.
 GOES_ON, FAILED, ENDED = range(3)
 RETRY_S = 10.0  # in which a rank may repeat a call that failed on it
@@ -105,19 +106,15 @@ class Meeting:
 
     @contextmanager
     def call(
-        self, name: str, timeout_s: float, key: Any, token: int, digest: Callable[[], Any]
-    ) -> Iterator[bool]:
-        """Meet the other ranks for a call, and again once it is launched.
+        self, name: str, timeout_s: float, key: Any, digest: Callable[[], Any]
+    ) -> Iterator[None]:
+        """Begin a call, in which the ranks meet by `arrive`, and meet once it is launched.
 
         Args:
             name: name of the function, for errors.
             timeout_s: seconds to wait for the other ranks.
             key, digest: what a repeated call has in common with one that failed: its arguments,
                 and a digest of its operands, made only if it failed; None if there is none.
-            token: number of the call in which the ranks agreed on this one; 0 if they did not.
-
-        Yields:
-            True if all ranks have the same token, and so agree already.
 
         Raises:
             RankError: the call failed on another rank, or an earlier one did; a rank did not come
@@ -133,9 +130,8 @@ class Meeting:
             self._name, self._timeout_s, self._told = name, timeout_s, None
             try:
                 self._begin(key, digest)
-                self._token, self._is_repeatable = token, True
-                tokens = [state.token for state in self._sync(ARRIVED, timeout_s)]
-                yield token > 0 and all(other == token for other in tokens)
+                self._token, self._is_repeatable = 0, True
+                yield
                 self._sync(DONE, max(timeout_s, BUILD_S))
             except BaseException as error:
                 if error is not self._told:
@@ -147,6 +143,19 @@ class Meeting:
                 raise self._told
         finally:
             self._is_busy = False
+
+    def arrive(self, token: int, collects: bool = False) -> bool:
+        """Meet the other ranks; True if all have the same token, and so agree already.
+
+        Args:
+            token: number of the call in which the ranks agreed on this one; 0 if they did not.
+            collects: whether a rank that agrees is prepared for collectives, and begins them next.
+        """
+        self._token = token
+        states = self._sync(ARRIVED, self._timeout_s, collects)
+        is_agreed = token > 0 and all(state.token == token for state in states)
+        self._is_repeatable = not (is_agreed and collects)
+        return is_agreed
 
     def commit(self, step: int) -> None:
         """Begin a step that cannot be repeated, together: in it a failure is one of all ranks."""
@@ -197,7 +206,7 @@ class Meeting:
         # Taken for failed until it is done, because an interrupt may come at any time.
         self._failed = key, None, f"{self._name} was interrupted"
         self.number = self._completed + 1
-        self._step = ARRIVED if is_new else min(self._step, DONE - 1)
+        self._step = BEGUN if is_new else min(self._step, DONE - 1)
 
     def _refused(self) -> errors.RankError:
         return errors.RankError(
@@ -222,10 +231,11 @@ class Meeting:
         self.refusal = text
         self.cells.write(State(self.number, self._step, self._token, ENDED, text))
 
-    def _sync(self, step: int, limit_s: float) -> list[State]:
+    def _sync(self, step: int, limit_s: float, collects: bool = False) -> list[State]:
         """Tell the others this rank's step, and wait until all have come to it."""
         self._step = max(self._step, step)
         self.cells.write(State(self.number, self._step, self._token))
+        is_last = step == DONE or collects  # which a rank that failed later has not come to
 
         def come(rank: int) -> State | None:
             state = self.cells.read(rank)
@@ -233,8 +243,7 @@ class Meeting:
                 return None
             if state.call > self.number:
                 return state
-            # A rank that failed later has come to an earlier step, but not to the end.
-            counts = state.status == GOES_ON or (state.status == FAILED and step < DONE)
+            counts = state.status == GOES_ON or (state.status == FAILED and not is_last)
             has_come = state.call == self.number and state.step >= step and counts
             return state if has_come else None
 
@@ -302,7 +311,7 @@ class Meeting:
     def _too_late(self, late: list[int], limit_s: float) -> errors.RankError:
         """Error of ranks that did not come in time."""
         who, within = _ranks(late, self._size), f"within {limit_s:g} s"
-        if self._step == ARRIVED:
+        if self._step <= ARRIVED:
             return errors.RankError(
                 f"{self._name}: {who} did not call it {within}; every rank of the group must, with "
                 "equal arguments as often as the others."
@@ -339,7 +348,7 @@ _HEADER = struct.Struct("<II")  # checksum and number of bytes
 def pack(state: State) -> bytes:
     """Pack a state in at most STATE_BYTES."""
     text = state.text.encode(errors="replace")[: STATE_BYTES - _HEADER.size - _STATE.size]
-    return _STATE.pack(*state[:4]) + text
+    return _STATE.pack(state.call, state.step, state.token, state.status) + text
 
 
 def unpack(packed: bytes) -> State:

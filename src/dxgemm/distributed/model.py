@@ -7,9 +7,10 @@ needs neither torch nor a GPU, if `gpu` names one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from dxgemm import explain_shape
 from dxgemm.distributed.schedule import (
@@ -41,7 +42,8 @@ from dxgemm.problem.arguments import check_name, check_size
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES
 
 LAUNCH_US = 3.0  # between two kernels of a stream
-# Another method than "plain" is chosen if its predicted time is below this share of plain's.
+# Another method than "plain" is chosen if its predicted times are below this share of those of
+# "plain", on an idle stream and behind other work.
 MARGIN = 0.95
 # Rate at which an H100 adds matrices, in bytes that are read and written.
 ADD_GBYTES_PER_S = 3000.0
@@ -85,6 +87,24 @@ class Link:
 NVLINK = Link("NVLink", 225.0, 20.0, 383.0, 8.0)
 # One port of 400 Gb/s for each GPU: an assumption.
 NETWORK = Link("network", 45.0, 40.0)
+
+
+class Host(NamedTuple):
+    """Times of a host in microseconds. They are estimates.
+
+    Attributes:
+        call_us: a call's checks, and its meeting with the other ranks.
+        product_us, add_us, copy_us, collective_us: a launch, with what it waits for.
+    """
+
+    call_us: float = 40.0
+    product_us: float = 18.0
+    add_us: float = 20.0
+    copy_us: float = 15.0
+    collective_us: float = 45.0
+
+
+NO_HOST = Host(*[0.0] * len(Host._fields))
 
 
 @dataclass(frozen=True)
@@ -156,11 +176,18 @@ def gemm_us(m: int, n: int, k: int, dtype: str, gpu: str | None) -> float:
     return (found.us or found.roofline.time_us) + LAUNCH_US
 
 
-def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:
-    """Predicted time of a method in microseconds."""
-    if method == PLAIN:
-        return problem.gemm_us + problem.move_us
+def predict_us(problem: ShardedProblem, method: str, chunks: int, is_idle: bool = False) -> float:
+    """Predicted time of a method in microseconds.
+
+    Args:
+        is_idle: True for a call on an idle stream, which waits for each launch of its host; False
+            for one behind other work, which hides the host.
+    """
+    host = Host() if is_idle else NO_HOST
     link, row_bytes = problem.link, problem.moved_row_bytes
+    if method == PLAIN:
+        pair = (host.product_us, problem.gemm_us), (host.collective_us, problem.move_us)
+        return _in_turn(host.call_us, 0.0, pair[::-1] if problem.operation == GATHER else pair)
     slowdown = COLLECTIVE_SLOWDOWN if method == CHUNKED else 1.0
 
     def step_us(rank: int, step: Multiply | Add) -> float:
@@ -180,14 +207,32 @@ def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:
             return link.collective(2 * moved * (1 - 1 / len(problem.row_counts)))
         return link.collective(moved * (len(problem.row_counts) - 1))
 
+    def host_us(launch: Multiply | Add | Move) -> float:
+        if isinstance(launch, Move):
+            return host.copy_us if method == PEER else host.collective_us
+        return host.add_us if isinstance(launch, Add) else host.product_us
+
     counts = problem.row_counts
     schedules = [
         make_schedule(problem.operation, method, counts, rank, chunks)
         for rank in range(len(counts))
     ]
-    finished_us = max(simulate(schedules, step_us, move_us))
+    finished_us = host.call_us + max(simulate(schedules, step_us, move_us, host_us))
     if method == PEER and problem.operation == REDUCE:
-        finished_us += problem.move_us / 2  # the other half of the reduction: a plain all-gather
+        # The other half of the reduction is a plain all-gather.
+        launched_us = host.call_us + max(sum(map(host_us, of.launches)) for of in schedules)
+        gather = host.collective_us, problem.move_us / 2
+        return _in_turn(launched_us, finished_us, [gather])
+    return finished_us
+
+
+def _in_turn(
+    launched_us: float, finished_us: float, launches: Iterable[tuple[float, float]]
+) -> float:
+    """Time at which launches are done, each of which takes a time of the host, then of the GPU."""
+    for host_us, device_us in launches:
+        launched_us += host_us
+        finished_us = max(finished_us, launched_us) + device_us
     return finished_us
 
 
@@ -199,7 +244,9 @@ class Choice:
         problem: the sizes.
         method, chunks: the method, and the chunks of each shard.
         rule: reason for the choice.
-        predicted_us: predicted time of each method with its best number of chunks.
+        predicted_us: predicted time of each method with its best number of chunks, behind other
+            work that hides the host.
+        idle_us: the same on an idle stream.
         rejected: by name of every other method, the reason why it cannot compute the problem.
     """
 
@@ -208,6 +255,7 @@ class Choice:
     chunks: int
     rule: str
     predicted_us: dict[str, float]
+    idle_us: dict[str, float]
     rejected: dict[str, str]
 
     def __str__(self) -> str:
@@ -219,7 +267,10 @@ class Choice:
             f"  gemm alone      {problem.gemm_us:10.1f} us",
             f"  moves alone     {problem.move_us:10.1f} us",
         ]
-        lines += [f"  {name:<14}  {us:10.1f} us" for name, us in self.predicted_us.items()]
+        lines += [
+            f"  {name:<14}  {us:10.1f} us, {self.idle_us[name]:.1f} us on an idle stream"
+            for name, us in self.predicted_us.items()
+        ]
         return "\n".join(
             lines + [f"  not {name:<10}  {why}" for name, why in self.rejected.items()]
         )
@@ -227,6 +278,9 @@ class Choice:
 
 def choose(problem: ShardedProblem, method: str | None = None) -> Choice:
     """Choose the method with the shortest predicted time, and the number of chunks.
+
+    It cannot depend on whether a stream is idle: methods round differently, and repeats of a call
+    have equal bits.
 
     Raises:
         UnsupportedProblemError: the named method is unknown, or cannot compute the problem.
@@ -236,19 +290,23 @@ def choose(problem: ShardedProblem, method: str | None = None) -> Choice:
         reason = rejected.get(method, f"there are {', '.join(METHODS)}")
         raise UnsupportedProblemError(f"{problem.operation}: not method {method!r}: {reason}.")
     best = {
-        name: min((predict_us(problem, name, chunks), chunks) for chunks in _chunk_counts(name))
+        name: min(
+            (predict_us(problem, name, chunks, True), predict_us(problem, name, chunks), chunks)
+            for chunks in ((1,) if name == PLAIN else CHUNKS)
+        )
         for name in METHODS
         if name not in rejected
     }
-    quickest = min(best, key=lambda name: best[name][0] * (MARGIN if name == PLAIN else 1.0))
-    chosen = method or quickest
+    plain_idle_us, plain_us, _ = best[PLAIN]
+    quicker = [
+        name
+        for name, (idle_us, us, _) in best.items()
+        if idle_us < MARGIN * plain_idle_us and us < MARGIN * plain_us
+    ]
+    chosen = method or min(quicker, key=best.__getitem__, default=PLAIN)
     rule = "as named" if method else "shortest predicted time"
-    times = {name: us for name, (us, _) in best.items()}
-    return Choice(problem, chosen, best[chosen][1], rule, times, rejected)
-
-
-def _chunk_counts(method: str) -> Sequence[int]:
-    return (1,) if method == PLAIN else CHUNKS
+    idle, queued = ({name: times[index] for name, times in best.items()} for index in (0, 1))
+    return Choice(problem, chosen, best[chosen][2], rule, queued, idle, rejected)
 
 
 @named_in_errors("dxgemm.distributed.explain")

@@ -75,6 +75,8 @@ class PeerMemory:
         self._rank, self._size, self._prefix = group.rank, group.size, group.shared_prefix
         self._meeting: Meeting = group.meeting
         self._device, self._driver = device, driver_api()
+        # Cyclic: the number may go on beyond 2**32.
+        self._reached = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
         self._handle: Any = None
         self._buffer: Any = None  # kept, or its memory would be given to others
         self._addresses: list[int] = []  # of all ranks' memory
@@ -117,6 +119,7 @@ class PeerMemory:
         if self.number != self._meeting.number:
             self._calls += 1
         self.begun.record(current)
+        self._copies.wait_event(self.begun)
         self.number = self._meeting.number
         self._half = self._calls % 2 * len(self._buffer) // 2
 
@@ -152,17 +155,20 @@ class PeerMemory:
         """View the beginning of this rank's memory, of this call's half, as a tensor."""
         return self._handle.get_buffer(self._rank, shape, dtype, self._half // dtype.itemsize)
 
+    def follow(self) -> None:
+        """Let the copies wait for what was launched until now."""
+        self._computed.record(self._stream)
+        self._copies.wait_event(self._computed)
+
     def send(self, rows: torch.Tensor, offset: int, message: Message) -> None:
-        """Copy contiguous rows into a peer's memory, once they are computed, and flag them.
+        """Copy contiguous rows into a peer's memory, and flag them.
 
         Args:
-            rows: what this rank's stream computes.
+            rows: computed before this call, or before the last `follow`.
             offset: bytes from the beginning of this call's half.
             message: says to which rank.
         """
         assert message.target is not None
-        self._computed.record(self._stream)
-        self._copies.wait_event(self._computed)
         copies, driver = self._copies.cuda_stream, self._driver
         target = self._addresses[message.target] + self._half + offset
         if rows.numel():
@@ -175,9 +181,7 @@ class PeerMemory:
         assert message.source is not None
         flag = self._flag(self._rank, message.source, message.chunk)
         wait = self._driver.cuStreamWaitValue32
-        # Cyclic: the number may go on beyond 2**32.
-        greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        self._check(wait(self._stream.cuda_stream, flag, self._calls % 2**32, greater))
+        self._check(wait(self._stream.cuda_stream, flag, self._calls % 2**32, self._reached))
 
     def finish(self) -> None:
         """Let what is launched from now on wait for all copies of this rank."""
@@ -260,32 +264,29 @@ class Watch(threading.Thread):
                 return
 
 
-def find_memory(group: Group, device: torch.device) -> Any:
-    """Find or make the memory of a group."""
-    if group.memory is None:
-        group.memory = PeerMemory(group, device)
-    return group.memory
+class Peers:
+    """Moves of a call by way of a group's memory, which is made if there is none."""
+
+    def __init__(self, group: Group, device: torch.device, count: int, timeout_s: float) -> None:
+        """Begin a call, as `PeerMemory.begin` does."""
+        if group.memory is None:
+            group.memory = PeerMemory(group, device)
+        memory = self._memory = group.memory
+        memory.begin(count, timeout_s)
+        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
 
 
-class GatherPeers:
+class GatherPeers(Peers):
     """Chunks of A, each of which its rank copies to all others."""
 
     def __init__(
-        self,
-        group: Group,
-        shard: torch.Tensor,
-        row_counts: Sequence[int],
-        chunks: int,
-        timeout_s: float,
+        self, group: Group, shard: torch.Tensor, row_counts: Sequence[int], timeout_s: float
     ) -> None:
-        self._memory = find_memory(group, shard.device)
         self._shard = shard.contiguous()
         self._first, _ = shards_of(row_counts)[group.rank]
         self._shape = sum(row_counts), shard.shape[1]
         self._row_bytes = shard.shape[1] * shard.element_size()
-        self._memory.begin(self._shape[0] * self._row_bytes, timeout_s)
-        memory = self._memory
-        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
+        super().__init__(group, shard.device, self._shape[0] * self._row_bytes, timeout_s)
 
     def move(self, move: Move) -> None:
         begin, end = move.rows
@@ -297,7 +298,7 @@ class GatherPeers:
         return self._memory.view(self._shape, self._shard.dtype)[slice(*step.rows)]
 
 
-class ScatterPeers:
+class ScatterPeers(Peers):
     """Partial sums, copied to the rank that keeps them, where each other rank has a slot."""
 
     def __init__(
@@ -309,15 +310,13 @@ class ScatterPeers:
         timeout_s: float,
     ) -> None:
         """Make the slots of sums that have the columns and the dtype of `like`."""
-        self._memory = find_memory(group, like.device)
         self._like, self._group = like, group
         self._row_counts = row_counts
         self._pieces = pieces_of(row_counts, chunks)
         self._parts: dict[tuple[int, int], torch.Tensor] = {}
         self._row_bytes = like.shape[1] * like.element_size()
-        self._memory.begin((group.size - 1) * max(row_counts) * self._row_bytes, timeout_s)
-        memory = self._memory
-        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
+        count = (group.size - 1) * max(row_counts) * self._row_bytes
+        super().__init__(group, like.device, count, timeout_s)
 
     def part(self, step: Multiply) -> torch.Tensor:
         """Memory for the rows that a step computes for another rank."""
@@ -332,6 +331,7 @@ class ScatterPeers:
         slot = (rank - (rank > target)) * self._row_counts[target]
         row = self._pieces[target][chunk][0] - self._pieces[target][0][0]
         part = self._parts[target, chunk]
+        self._memory.follow()
         self._memory.send(part, (slot + row) * self._row_bytes, move.message)
 
     def received(self, step: Add) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -10,25 +11,25 @@ import torch.distributed as dist
 
 import dxgemm
 from dxgemm.distributed.agreement import Group, find_group
-from dxgemm.distributed.calls import Call, Product, met
+from dxgemm.distributed.calls import Call, Product, Steps, meet
 from dxgemm.distributed.collectives import (
     GatherRounds,
     ReduceRounds,
     ScatterRounds,
     all_gather,
-    as_bytes,
-    as_real,
+    collect,
     gather_rows,
     reduce_scatter,
-    reported,
 )
 from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.peers import GatherPeers, ScatterPeers
 from dxgemm.distributed.schedule import (
     GATHER,
     PEER,
+    REDUCE,
     SCATTER,
     Add,
+    Move,
     Multiply,
     Rows,
     Schedule,
@@ -54,71 +55,66 @@ def compute(group: Any, call: Call, keeps_gathered: bool = False) -> Computed:
         keeps_gathered: True to return the gathered rows of A beside the result.
     """
     members = find_group(call.operation, group)
-    with met(members, call) as product:
-        gathered = None
-        if call.operation == GATHER:
-            out, gathered = _gather(members, product, call, keeps_gathered)
-        elif call.operation == SCATTER:
-            rows = product.row_counts[members.rank]
-            out = call.a.new_empty((rows, call.b.shape[1])) if call.out is None else call.out
-            _scatter(members, product, call, out, call.chain)
-        else:
-            out = _reduce(members, product, call)
-        return Computed(out, gathered, product.row_counts)
+    operations = {GATHER: _gather, SCATTER: _scatter_rows, REDUCE: _reduce}
+    return meet(members, call, partial(operations[call.operation], members, call, keeps_gathered))
 
 
-def _gather(
-    group: Group, product: Product, call: Call, keeps_gathered: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _gather(group: Group, call: Call, keeps_gathered: bool, product: Product) -> Steps[Computed]:
     """epilogue(A @ b), with the rows of A from all ranks."""
     shard, b, counts = call.a.resolve_conj(), call.b, product.row_counts
     out = shard.new_empty((sum(counts), b.shape[1])) if call.out is None else call.out
     if product.schedule is None:
-        gathered = gather_rows(call.operation, group, shard, counts)
-        return dxgemm.gemm(gathered, b, out=out, epilogue=call.chain), gathered
+        gathered = yield from gather_rows(call.operation, group, shard, counts)
+        dxgemm.gemm(gathered, b, out=out, epilogue=call.chain)
+        return Computed(out, gathered, counts)
+    kept = shard.new_empty((sum(counts), shard.shape[1])) if keeps_gathered else None
     transport: GatherPeers | GatherRounds
     if product.method == PEER:
-        transport = GatherPeers(group, shard, counts, product.chunks, call.timeout_s)
+        yield
+        transport = GatherPeers(group, shard, counts, call.timeout_s)
     else:
         transport = GatherRounds(call.operation, group, shard, counts, product.chunks)
-        group.meeting.commit(COLLECTS)
-
-    gathered = shard.new_empty((sum(counts), shard.shape[1])) if keeps_gathered else None
+        yield
 
     def multiply(step: Multiply) -> None:
         rows = shard if step.owner == group.rank else transport.rows_of(step)
-        if gathered is not None:
-            gathered[slice(*step.rows)] = rows
+        if kept is not None:
+            kept[slice(*step.rows)] = rows
         chain = rows_of_chain(call.chain, step.rows)
         dxgemm.gemm(rows, b, out=out[slice(*step.rows)], epilogue=chain)
 
     follow(product.schedule, transport, multiply)
-    return out, gathered
+    return Computed(out, kept, counts)
+
+
+def _scatter_rows(group: Group, call: Call, _: bool, product: Product) -> Steps[Computed]:
+    """epilogue(sum of a @ b over the ranks), this rank's rows."""
+    counts = product.row_counts
+    rows = counts[group.rank]
+    out = call.a.new_empty((rows, call.b.shape[1])) if call.out is None else call.out
+    yield from _scatter(group, product, call, out, call.chain)
+    return Computed(out, None, counts)
 
 
 def _scatter(
-    group: Group,
-    product: Product,
-    call: Call,
-    out: torch.Tensor,
-    chain: BoundEpilogue | None,
-) -> torch.Tensor:
-    """epilogue(sum of a @ b over the ranks), this rank's rows."""
+    group: Group, product: Product, call: Call, out: torch.Tensor, chain: BoundEpilogue | None
+) -> Steps[None]:
+    """Write the rows of `_scatter_rows`."""
     a, b, counts = call.a, call.b, product.row_counts
     if product.schedule is None:
-        partial = dxgemm.gemm(a, b)
+        sums = dxgemm.gemm(a, b)
         result = out if out.is_contiguous() else torch.empty_like(out).contiguous()
-        group.meeting.commit(COLLECTS)
-        if partial.numel():
-            with reported(call.operation):
-                reduce_scatter(as_real(result), as_real(partial), group=group.process_group)
-        return apply(chain, result, out)
+        yield
+        collect(call.operation, group, reduce_scatter, result, sums)
+        apply(chain, result, out)
+        return
     transport: ScatterPeers | ScatterRounds
     if product.method == PEER:
+        yield
         transport = ScatterPeers(group, out, counts, product.chunks, call.timeout_s)
     else:
         transport = ScatterRounds(call.operation, group, out, counts, product.chunks)
-        group.meeting.commit(COLLECTS)
+        yield
     first, _ = shards_of(counts)[group.rank]
 
     def compute_step(step: Multiply | Add) -> None:
@@ -131,54 +127,50 @@ def _scatter(
             dxgemm.gemm(a[slice(*step.rows)], b, out=target)
 
     follow(product.schedule, transport, compute_step)
-    return apply(chain, out, out)
+    apply(chain, out, out)
 
 
-def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
+def _reduce(group: Group, call: Call, _: bool, product: Product) -> Steps[Computed]:
     """epilogue(sum of a @ b over the ranks), all rows."""
     a, b, counts = call.a, call.b, product.row_counts
     out = a.new_empty((len(a), b.shape[1])) if call.out is None else call.out
     result = out if out.is_contiguous() else torch.empty_like(out).contiguous()
     if product.schedule is None:
         dxgemm.gemm(a, b, out=result)
-        group.meeting.commit(COLLECTS)
-        if result.numel():
-            with reported(call.operation):
-                dist.all_reduce(as_real(result), group=group.process_group)
+        yield
+        collect(call.operation, group, dist.all_reduce, result)
     elif product.method == PEER:
         own = result[slice(*shards_of(counts)[group.rank])]
-        _scatter(group, product, call, own, None)
+        yield from _scatter(group, product, call, own, None)
         group.meeting.commit(COLLECTS)
-        if result.numel():
-            with reported(call.operation):
-                all_gather(as_bytes(result), as_bytes(own), group=group.process_group)
+        collect(call.operation, group, all_gather, result, own)
     else:
 
         def multiply(step: Multiply) -> None:
             dxgemm.gemm(a[slice(*step.rows)], b, out=result[slice(*step.rows)])
 
-        group.meeting.commit(COLLECTS)
+        yield
         follow(product.schedule, ReduceRounds(call.operation, group, result), multiply)
-    return apply(call.chain, result, out)
+    apply(call.chain, result, out)
+    return Computed(out, None, counts)
 
 
 def follow(schedule: Schedule, transport: Any, compute_step: Callable[[Any], None]) -> None:
     """Launch the steps and moves of a schedule in their order."""
-    moves = list(reversed(schedule.moves))
+    launches = schedule.launches
+    done = 0
     try:
-        for done, step in enumerate(schedule.steps):
-            while moves and moves[-1].after <= done:
-                transport.move(moves[-1])
-                moves.pop()
-            for message in step.needs:
-                transport.arrive(message)
-            compute_step(step)
-        while moves:
-            transport.move(moves[-1])
-            moves.pop()
+        for launch in launches:
+            if isinstance(launch, Move):
+                transport.move(launch)
+            else:
+                for message in launch.needs:
+                    transport.arrive(message)
+                compute_step(launch)
+            done += 1
         transport.finish()
     except BaseException:
-        transport.abandon(moves)
+        transport.abandon([launch for launch in launches[done:] if isinstance(launch, Move)])
         raise
 
 

@@ -6,8 +6,10 @@ here needs torch or a GPU: `simulate` runs the schedules of all ranks on a clock
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise, product
 from typing import NamedTuple
 
@@ -77,6 +79,18 @@ class Schedule:
     rank: int
     steps: tuple[Multiply | Add, ...]
     moves: tuple[Move, ...]
+
+    @cached_property
+    def launches(self) -> tuple[Multiply | Add | Move, ...]:
+        """Steps and moves in the order in which the host launches them."""
+        order: list[Multiply | Add | Move] = []
+        moves = deque(self.moves)
+        for done, step in enumerate((*self.steps, None)):
+            while moves and moves[0].after <= done:
+                order.append(moves.popleft())
+            if step is not None:
+                order.append(step)
+        return tuple(order)
 
 
 def split_rows(rows: Rows, chunks: int) -> list[Rows]:
@@ -205,15 +219,17 @@ def simulate(
     schedules: Sequence[Schedule],
     step_us: Callable[[int, Multiply | Add], float],
     move_us: Callable[[Move], float],
+    host_us: Callable[[Multiply | Add | Move], float] = lambda _: 0.0,
 ) -> list[float]:
     """Time in microseconds at which each rank has computed and moved all that is its own.
 
-    A rank computes and moves side by side, each one at a time and in its order. An exchange
-    begins once every rank has come to it.
+    A rank computes and moves side by side, each one at a time and in its order, and nothing before
+    its host has launched it. An exchange begins once every rank has come to it.
 
     Args:
         step_us: time of a step of a rank.
         move_us: time of a move.
+        host_us: time in which a host launches a step or a move, one after the other.
 
     Raises:
         ValueError: ranks wait for each other, or for a message that nobody sends.
@@ -222,6 +238,10 @@ def simulate(
     free = [0.0] * len(schedules)  # when a rank's mover is free
     moved = [0] * len(schedules)
     arrived: dict[Message, float] = {}
+    launched: list[dict[Multiply | Add | Move, float]] = []  # when each rank launches what
+    for schedule in schedules:
+        ends_us = accumulate(map(host_us, schedule.launches))
+        launched.append(dict(zip(schedule.launches, ends_us)))
 
     def next_step(schedule: Schedule) -> Multiply | Add | None:
         """Find the step that a rank has come to, if what it needs has arrived."""
@@ -239,7 +259,8 @@ def simulate(
         return schedule.moves[place]
 
     def begin_us(rank: int, move: Move) -> float:
-        return max(free[rank], ends[rank][move.after - 1] if move.after else 0.0)
+        done_us = ends[rank][move.after - 1] if move.after else 0.0
+        return max(free[rank], done_us, launched[rank][move])
 
     def finish(rank: int, move: Move, at_us: float) -> None:
         free[rank] = arrived[move.message] = at_us
@@ -250,7 +271,7 @@ def simulate(
         for rank, schedule in enumerate(schedules):
             while step := next_step(schedule):
                 ready = [arrived[message] for message in step.needs]
-                start = max([*ready, *ends[rank][-1:]], default=0.0)
+                start = max([launched[rank][step], *ready, *ends[rank][-1:]])
                 ends[rank].append(start + step_us(rank, step))
                 has_moved = True
             while (move := next_move(schedule)) and move.message.target is not None:

@@ -34,6 +34,7 @@ from dxgemm.epilogues.catalogue import (
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue, joined_shape
 from dxgemm.epilogues.elementary import logistic, normal_cdf
 from dxgemm.epilogues.function import Epilogue, epilogue, find_epilogue, refreshed
+from dxgemm.epilogues.inner_function import Inner, inner
 from dxgemm.epilogues.kinds import (
     ColumnVector,
     Integer,
@@ -51,6 +52,7 @@ __all__ = [
     "BoundEpilogue",
     "ColumnVector",
     "Epilogue",
+    "Inner",
     "Integer",
     "Matrix",
     "Parameter",
@@ -70,6 +72,7 @@ __all__ = [
     "geglu",
     "gelu",
     "gelu_tanh",
+    "inner",
     "joined_shape",
     "keep",
     "leaky_relu",

@@ -131,10 +131,15 @@ class BoundEpilogue:
         """True if the last stage is a block mask."""
         return bool(self.operands) and self.operands[-1].kind == "mask"
 
+    @cached_property
+    def inner(self) -> Any:
+        """The first stage if it takes the place of the multiply-add, an `Inner`; else None."""
+        return self.stages[0] if self.stages and self.stages[0].is_inner else None
+
     @property
     def has_functions(self) -> bool:
         """True if a stage is applied to elements."""
-        return len(self.stages) > self.is_masked
+        return len(self.stages) > self.is_masked + (self.inner is not None)
 
     def columns(self, n: int) -> tuple[int, ...]:
         """Columns of the values that each of `operands` belongs to, if the product has n."""

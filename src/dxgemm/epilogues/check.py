@@ -12,13 +12,11 @@ from dxgemm.epilogues.kinds import Parameter, fits, fitting_shapes
 from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
-    LayoutError,
-    ReadOnlyError,
     ScalarError,
     ShapeError,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, scalar_dtype
-from dxgemm.problem.layout import Layout, refuse_overlap
+from dxgemm.problem.dtypes import COMPLEX_PARTS, scalar_dtype
+from dxgemm.problem.layout import Layout, refuse_misaligned, refuse_unwritable
 
 LARGEST_FLOAT32 = float(np.finfo("float32").max)
 
@@ -77,9 +75,9 @@ def check_operands(
         arrays.append((operand, layout))
         _check_dtype(where, operand, layout, dtype, sums)
         _check_shape(where, operand, layout, (m, n, batch))
-        _check_alignment(where, layout)
+        refuse_misaligned(where, layout)
         if operand.kind == "output":
-            _check_output(where, layout)
+            refuse_unwritable(where, layout)
     _check_devices(arrays, device)
 
 
@@ -122,8 +120,8 @@ def check_results(
             raise DtypeError(f"{where} has dtype {layout.dtype}; it must be {dtype}.")
         if layout.shape != shape:
             raise ShapeError(f"{where} is {layout.shape}; it must be {shape}.")
-        _check_alignment(where, layout)
-        _check_output(where, layout)
+        refuse_misaligned(where, layout)
+        refuse_unwritable(where, layout)
         if -1 < device != layout.device > -1:
             raise DeviceMismatchError(
                 f"{where} is on GPU {layout.device}, but other operands of the call are on GPU "
@@ -155,21 +153,6 @@ def _check_shape(
         f"{where} is {layout.shape}, but {operand.meaning} for {result} has shape "
         f"{fitting_shapes(operand, *sizes)}{remark}."
     )
-
-
-def _check_alignment(where: str, layout: Layout) -> None:
-    item_size = ITEM_SIZES[layout.dtype]
-    if layout.alignment < item_size or any(stride % item_size for stride in layout.strides):
-        raise LayoutError(
-            f"{where} starts at an address or has strides, {layout.strides} bytes, that are not "
-            f"multiples of the {item_size}-byte {layout.dtype}; copy it to a contiguous array."
-        )
-
-
-def _check_output(where: str, layout: Layout) -> None:
-    if layout.read_only:
-        raise ReadOnlyError(f"{where} is read-only, but it is an output, which is written.")
-    refuse_overlap(where, layout)
 
 
 def _check_devices(arrays: list[tuple[Parameter, Layout]], device: int) -> None:

@@ -25,6 +25,16 @@ def normal_cdf(x: Any) -> Any:
     return 0.5 * math.erfc(-SQRT_HALF * x)
 
 
+def larger(x: Any, y: Any) -> Any:
+    """The larger of two numbers; NaN if one of them is."""
+    return x if x > y or x != x else y
+
+
+def smaller(x: Any, y: Any) -> Any:
+    """The smaller of two numbers; NaN if one of them is."""
+    return x if x < y or x != x else y
+
+
 def tanh(x: Any) -> Any:
     """tanh(x); NaN stays NaN."""
     return math.tanh(x)

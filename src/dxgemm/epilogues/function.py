@@ -40,6 +40,9 @@ class Epilogue(FunctionHolder):
         returns_real: True if it makes a real number of a complex one.
     """
 
+    is_inner = False  # True for an `Inner`, which takes the place of the multiply-add
+    prefix = ""  # of its name
+
     def __init__(
         self,
         function: FunctionType,
@@ -50,7 +53,7 @@ class Epilogue(FunctionHolder):
     ) -> None:
         update_wrapper(self, function)
         self.function = function
-        self.name = function.__name__
+        self.name = self.prefix + function.__name__
         self.recorded, self.reads, self.sources = record(function, self.name)
         self.digest = digest_of(self.recorded, self.name)
         self.parameters, self.outputs = parameters, outputs
@@ -88,11 +91,15 @@ class Epilogue(FunctionHolder):
     def __reduce__(self) -> tuple[Any, ...]:
         from numba.cloudpickle import dumps, loads
 
-        parts = self.recorded, self.parameters, self.outputs, self.takes_pairs, self.returns_real
         try:
-            return _restored, (loads, dumps(parts))
+            return _restored, (type(self), loads, dumps(self._parts))
         except PicklingError as error:
             raise epilogue_error(self.name, f"{error}; decorate the function again.") from None
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        """Arguments that make an equal one in another process."""
+        return self.recorded, self.parameters, self.outputs, self.takes_pairs, self.returns_real
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.
@@ -147,11 +154,13 @@ class Epilogue(FunctionHolder):
         if not are_outdated(self.sources):
             return self
         if self._successor is None or self._successor.current() is not self._successor:
-            outputs = tuple(output.name for output in self.outputs)
-            self._successor = _epilogue_of(
-                self.function, outputs, self.takes_pairs, self.returns_real
-            )
+            self._successor = self._renewed()
         return self._successor
+
+    def _renewed(self) -> Epilogue:
+        """Epilogue of the function as its code is now, made anew."""
+        outputs = tuple(output.name for output in self.outputs)
+        return _epilogue_of(self.function, outputs, self.takes_pairs, self.returns_real)
 
     @property
     def is_own(self) -> bool:
@@ -224,8 +233,8 @@ class Epilogue(FunctionHolder):
         return tuple(bound)
 
 
-def _restored(loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
-    return Epilogue(*loads(parts))
+def _restored(kind: type[Epilogue], loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
+    return kind(*loads(parts))
 
 
 _by_key: WeakValueDictionary[str, Epilogue] = WeakValueDictionary()
@@ -313,19 +322,24 @@ def epilogue(
 def _epilogue_of(function: Any, outputs: Any, pairs: Any, real: Any) -> Epilogue:
     """Make an `Epilogue` of a function."""
     takes_pairs, returns_real = check_flag("pairs", pairs), check_flag("real", real)
+    check_plain(function)
+    parameters = parameters_of(function, PAIR_LEADING if takes_pairs else LEADING)
+    written = outputs_of(function.__name__, outputs, parameters)
+    return Epilogue(function, parameters, written, takes_pairs, returns_real)
+
+
+def check_plain(function: Any, prefix: str = "") -> None:
+    """Refuse what is no plain Python function; `prefix` comes before its name in errors."""
     if not isinstance(function, FunctionType):
         name = getattr(function, "__name__", None) or repr(function)
         raise epilogue_error(
-            name, f"it is a {type(function).__name__}; decorate a plain Python function."
+            prefix + name, f"it is a {type(function).__name__}; decorate a plain Python function."
         )
     unsuitable = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     if function.__code__.co_flags & unsuitable:
         raise epilogue_error(
-            function.__name__, "it is a generator or async function; return the result."
+            prefix + function.__name__, "it is a generator or async function; return the result."
         )
-    parameters = parameters_of(function, PAIR_LEADING if takes_pairs else LEADING)
-    written = outputs_of(function.__name__, outputs, parameters)
-    return Epilogue(function, parameters, written, takes_pairs, returns_real)
 
 
 def _listed(parameters: tuple[Parameter, ...]) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 
 from dxgemm.errors import EpilogueError, ScalarError, shown
 
+INNER = "inner "  # begins the name of a function that takes the place of the multiply-add
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -128,5 +130,6 @@ def _is_integer(value: Any) -> bool:
 
 
 def epilogue_error(epilogue: str, what: str) -> EpilogueError:
-    """Make an error whose message names the epilogue."""
-    return EpilogueError(f"epilogue {epilogue}: {what}")
+    """Make an error whose message names the epilogue, or the "inner ..." function."""
+    kind = "" if epilogue.startswith(INNER) else "epilogue "
+    return EpilogueError(f"{kind}{epilogue}: {what}")

@@ -140,9 +140,9 @@ def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
         if current is not read.value and not _are_alike(current, read.value):
             raise epilogue_error(
                 epilogue,
-                f"{read.name} was {read.value!r} when @dxgemm.epilogue read it and is {current!r} "
-                "now; kernels are compiled for the value it had: decorate the function again, or "
-                "pass it as an operand.",
+                f"{read.name} was {read.value!r} when the function was decorated and is "
+                f"{current!r} now; kernels are compiled for the value it had: decorate the "
+                "function again, or pass it as an operand.",
             )
 
 

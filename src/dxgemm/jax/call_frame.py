@@ -21,7 +21,7 @@ from ctypes import (
     sizeof,
     string_at,
 )
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 API_VERSION = 0, 1
 DTYPES = {
@@ -33,14 +33,18 @@ INTERNAL = 13  # error code of what a handler finds wrong
 METADATA = 1  # type of the extension by which XLA asks about a handler
 
 
+class _Sized(Structure):
+    """Beginning of most structures; the fields of a subclass follow these."""
+
+    _fields_: ClassVar[Any] = (("struct_size", c_size_t), ("extension", c_void_p))
+
+
 class _Extension(Structure):
     _fields_ = (("struct_size", c_size_t), ("type", c_int), ("next", c_void_p))
 
 
-class _Version(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("major", c_int), ("minor", c_int)
-    )  # fmt: skip
+class _Version(_Sized):
+    _fields_ = (("major", c_int), ("minor", c_int))
 
 
 class _Metadata(Structure):
@@ -51,30 +55,20 @@ class _MetadataExtension(Structure):
     _fields_ = (("base", _Extension), ("metadata", POINTER(_Metadata)))
 
 
-class _ErrorArguments(Structure):
+class _ErrorArguments(_Sized):
+    _fields_ = (("message", c_char_p), ("code", c_int))
+
+
+class _StreamArguments(_Sized):
+    _fields_ = (("context", c_void_p), ("stream", c_void_p))
+
+
+class _OrdinalArguments(_Sized):
+    _fields_ = (("context", c_void_p), ("ordinal", c_int32))
+
+
+class _Api(_Sized):
     _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("message", c_char_p), ("code", c_int)
-    )  # fmt: skip
-
-
-class _StreamArguments(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("context", c_void_p),
-        ("stream", c_void_p),
-    )  # fmt: skip
-
-
-class _OrdinalArguments(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("context", c_void_p),
-        ("ordinal", c_int32),
-    )  # fmt: skip
-
-
-class _Api(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t),
-        ("extension", c_void_p),
         ("version", _Version),
         ("internal", c_void_p),
         ("create_error", CFUNCTYPE(c_void_p, POINTER(_ErrorArguments))),
@@ -85,28 +79,22 @@ class _Api(Structure):
     )
 
 
-class _Buffer(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("dtype", c_int), ("data", c_void_p),
-        ("rank", c_int64), ("dims", POINTER(c_int64)),
-    )  # fmt: skip
+class _Buffer(_Sized):
+    _fields_ = (("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64)))
 
 
-class _Buffers(Structure):
-    _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("size", c_int64), ("types", c_void_p),
-        ("items", POINTER(POINTER(_Buffer))),
-    )  # fmt: skip
+class _Buffers(_Sized):
+    _fields_ = (("size", c_int64), ("types", c_void_p), ("items", POINTER(POINTER(_Buffer))))
 
 
 class _Span(Structure):
     _fields_ = (("start", c_void_p), ("size", c_size_t))
 
 
-class _Attributes(Structure):
+class _Attributes(_Sized):
     _fields_ = (
-        ("struct_size", c_size_t), ("extension", c_void_p), ("size", c_int64), ("types", c_void_p),
-        ("names", POINTER(POINTER(_Span))), ("items", POINTER(POINTER(_Span))),
+        ("size", c_int64), ("types", c_void_p), ("names", POINTER(POINTER(_Span))),
+        ("items", POINTER(POINTER(_Span))),
     )  # fmt: skip
 
 

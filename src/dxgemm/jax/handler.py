@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dxgemm.call.asked import Asked
 from dxgemm.call.factors import kernel_factors
-from dxgemm.call.resolve import Asked
 from dxgemm.call.route import Route, route_of_layouts
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.errors import DeviceMismatchError

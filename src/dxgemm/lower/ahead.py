@@ -48,7 +48,8 @@ def kernel_specs(
         if implementations is not None or file.is_automatic(arch)
     ]
     specs = dict.fromkeys(spec for file, dtype in wanted for spec in common_specs(file, (dtype,)))
-    sliced = [own for file, dtype in wanted if file.slices_k for own in _own_dtypes(file, (dtype,))]
+    slicing = [(file, dtype) for file, dtype in wanted if file.kernel.slices_k]
+    sliced = [own for file, dtype in slicing for own in _own_dtypes(file, (dtype,))]
     for dtype in dict.fromkeys(sliced):
         for out_dtype, slices in product(result_dtypes(dtype), range(2, MOST_SLICES + 1)):
             problem = contiguous_problem(dtype, 1, 1, 1, out_dtype=out_dtype)

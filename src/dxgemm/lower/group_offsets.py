@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count as naturals
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,55 +42,47 @@ from dxgemm.runtime.program import OUT, A, B, C, Program, Step, Symbol, Value, p
 OFFSET_DTYPES = ("int32", "int64")
 
 
-@lru_cache(maxsize=256)
-def bind_group(
-    problem: Problem,
-    shared: str,
-    count: int,
-    offsets_dtype: str,
-    rows: IndexedRows | None,
-    out_rows: IndexedRows | None,
-    ordinal: int,
-) -> Launch:
-    """Choose and bind the kernels of a group, building missing ones.
+class OffsetGroup(NamedTuple):
+    """Group of problems in one array each, told apart by offsets.
 
-    The arguments but the last are those of `lower_group`.
-    """
-    device = device_facts(ordinal)
-    program = lower_group(problem, shared, count, offsets_dtype, rows, out_rows, device)
-    return program.bind(device.arch, ordinal)
-
-
-def lower_group(
-    problem: Problem,
-    shared: str,
-    count: int,
-    offsets_dtype: str,
-    rows: IndexedRows | None,
-    out_rows: IndexedRows | None,
-    device: DeviceFacts,
-) -> Program:
-    """Choose the kernels of a group; return their program.
-
-    Its epilogue arguments are address and number of the indices of `out_rows`, if
-    there are any; then those of `rows`, of the offsets, and those of the problem's epilogue.
-
-    Args:
+    Attributes:
         problem: sizes and strides of the whole call. In the dimension that is shared out, the size
             is that of all problems together; batch strides lead from one problem to the next in
             operands that do not have it. Alignments are those of every problem.
         shared: dimension of the problem that is shared out: "m", "n" or "k".
-        count: number of problems.
+        groups: number of problems.
         offsets_dtype: dtype of the offsets.
         rows: matrix whose rows are multiplied in the order of indices, if there are any: a if
             `shared` is "m", b transposed if it is "n".
         out_rows: matrix whose rows are written in the order of indices, in the same way; the result
             of the problem is then in the workspace.
-        device: the GPU.
+    """
+
+    problem: Problem
+    shared: str
+    groups: int
+    offsets_dtype: str
+    rows: IndexedRows | None = None
+    out_rows: IndexedRows | None = None
+
+
+@lru_cache(maxsize=256)
+def bind_group(group: OffsetGroup, ordinal: int) -> Launch:
+    """Choose and bind the kernels of a group, building missing ones; see `lower_group`."""
+    device = device_facts(ordinal)
+    return lower_group(group, device).bind(device.arch, ordinal)
+
+
+def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
+    """Choose the kernels of a group; return their program.
+
+    Its epilogue arguments are address and number of the indices of `out_rows`, if
+    there are any; then those of `rows`, of the offsets, and those of the problem's epilogue.
 
     Raises:
         UnsupportedProblemError: no kernel takes an epilogue for this problem.
     """
+    problem, shared, count, offsets_dtype, rows, out_rows = group
     symbols = map(Symbol, naturals())
     out_indices, indices, offsets = (
         (next(symbols), next(symbols)) if is_there else None for is_there in (out_rows, rows, True)

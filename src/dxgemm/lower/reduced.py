@@ -45,8 +45,7 @@ class ResultArray(NamedTuple):
 
 def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bool) -> ResultArray:
     """Strides of the array for a result, in the shape that `Reduction.shapes` gives it."""
-    item_size = ITEM_SIZES[layout.dtype]
-    steps = [stride // item_size for stride in layout.strides]
+    steps = [*layout.steps]
     batch = steps.pop(0) if is_batched else 0
     pair = steps.pop() if name == INDICES and reduction.axis is None else 0
     if reduction.axis == 0:

@@ -10,7 +10,6 @@ from dxgemm.errors import (
     LayoutError,
     MissingOperandError,
     PrecisionError,
-    ReadOnlyError,
     ShapeError,
     shown,
 )
@@ -20,7 +19,6 @@ from dxgemm.problem.dtypes import (
     EMULATED,
     EPILOGUE_DTYPES,
     INTEGER_RESULTS,
-    ITEM_SIZES,
     MODULI_COUNTS,
     OPERAND_DTYPES,
     PRECISIONS,
@@ -29,7 +27,14 @@ from dxgemm.problem.dtypes import (
     product_dtype,
     result_dtypes,
 )
-from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, used_strides
+from dxgemm.problem.layout import (
+    Layout,
+    Strides,
+    refuse_misaligned,
+    refuse_unwritable,
+    row_major,
+    used_strides,
+)
 from dxgemm.problem.problem import Problem, exchanged, oriented
 
 LAYOUTS = ("row_row", "row_col", "col_row", "col_col")  # orders of a and b
@@ -340,22 +345,9 @@ def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> N
             f"gemm: <{name}> is {layout.shape}, but the result is {result_shape}; the array that "
             "is written cannot be broadcast."
         )
-    if layout.read_only:
-        raise ReadOnlyError(f"gemm: <{name}> is read-only, but the result is written to it.")
-    refuse_overlap(f"gemm: <{name}>", layout)
+    refuse_unwritable(f"gemm: <{name}>", layout)
 
 
 def _element_strides(name: str, layout: Layout) -> Strides:
-    item_size = ITEM_SIZES[layout.dtype]
-    strides = tuple([stride // item_size for stride in layout.strides])
-    if tuple([stride * item_size for stride in strides]) != layout.strides:
-        raise LayoutError(
-            f"gemm: <{name}> has strides {layout.strides} bytes, which are not multiples of the "
-            f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
-        )
-    if layout.alignment < item_size:
-        raise LayoutError(
-            f"gemm: <{name}> starts at an address that is not a multiple of the {item_size}-byte "
-            f"{layout.dtype}; copy it to an aligned array first."
-        )
-    return used_strides(layout.shape, strides)
+    refuse_misaligned(f"gemm: <{name}>", layout)
+    return used_strides(layout.shape, layout.steps)

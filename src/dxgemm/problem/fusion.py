@@ -87,12 +87,15 @@ class Fusion:
             buffers of the reduction follow.
         is_transposed: True if the kernel's rows are the caller's columns.
         reduction: reduction at the end of the chain; None without one.
+        inner: function in the place of the multiply-add (`dxgemm.epilogues.Inner`); None for
+            the product's own.
     """
 
     stages: tuple[Any, ...]
     operands: tuple[FusedOperand, ...]
     is_transposed: bool = False
     reduction: FusedReduction | None = None
+    inner: Any = None
 
     @property
     def stage_operands(self) -> tuple[FusedOperand, ...]:
@@ -123,7 +126,7 @@ class Fusion:
     @property
     def is_own(self) -> bool:
         """True if all functions are of dxgemm."""
-        return all(stage.is_own for stage in self.stages)
+        return all(stage.is_own for stage in (*self.stages, self.inner) if stage is not None)
 
     @property
     def mask_block(self) -> int:
@@ -135,8 +138,18 @@ class Fusion:
         """The epilogue without its block mask; None if nothing is left of it."""
         if not self.mask_block:
             return self
-        stages = self.stages[:-1]
-        return replace(self, stages=stages, operands=self.operands[:-1]) if stages else None
+        unmasked = replace(self, stages=self.stages[:-1], operands=self.operands[:-1])
+        return unmasked if unmasked.stages or self.inner else None
+
+    @property
+    def is_stored_plainly(self) -> bool:
+        """True if it does nothing to the elements of the result."""
+        return not self.stages and self.reduction is None
+
+    def name_of(self, stage: int) -> str:
+        """Name of the function of a stage; of the inner one for a negative number."""
+        name: str = (self.inner if stage < 0 else self.stages[stage]).name
+        return name
 
     @property
     def key(self) -> str:
@@ -144,6 +157,7 @@ class Fusion:
         digests = [stage.digest for stage in self.stages]
         parts: tuple[Any, ...] = (digests, self.operands, self.is_transposed, self.reduction)
         parts += () if self.pair_stage is None else (self.pair_stage,)
+        parts += () if self.inner is None else (self.inner.identity,)
         return repr((*parts, "real") if self.is_real else parts)
 
     @property

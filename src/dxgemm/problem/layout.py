@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dxgemm.errors import OverlapError
+from dxgemm.errors import LayoutError, OverlapError, ReadOnlyError
 from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
@@ -39,6 +39,30 @@ class Layout(NamedTuple):
     read_only: bool
     alignment: int = MAX_ALIGNMENT
     is_conjugate: bool = False
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of an element; 1 for a dtype that is refused later."""
+        return ITEM_SIZES.get(self.dtype, 1)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Strides in elements."""
+        return tuple([stride // self.item_size for stride in self.strides])
+
+
+def contiguous_layout(shape: tuple[int, ...], dtype: str, device: int) -> Layout:
+    """Layout of a new row-major array."""
+    strides = contiguous_strides(shape, ITEM_SIZES.get(dtype, 1))
+    return Layout(shape, strides, dtype, device, read_only=False)
+
+
+def contiguous_strides(shape: tuple[int, ...], item_size: int = 1) -> tuple[int, ...]:
+    """Strides of a row-major array, in bytes if the size of an element is passed."""
+    strides = [item_size]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides[: len(shape)])
 
 
 def normalised(layout: Layout) -> Layout:
@@ -116,13 +140,51 @@ def byte_extent(layout: Layout) -> tuple[int, int]:
     if 0 in layout.shape:
         return 0, 0
     first, last = offset_range(layout.shape, layout.strides)
-    return first, last + ITEM_SIZES[layout.dtype]
+    return first, last + layout.item_size
 
 
 def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
     """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
     steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+
+
+def refuse_misaligned(where: str, layout: Layout) -> None:
+    """Refuse an array whose elements are not at multiples of their size.
+
+    Args:
+        where: call and argument, for the message.
+        layout: layout of the array.
+
+    Raises:
+        LayoutError: its address or a stride is no multiple.
+    """
+    size = layout.item_size
+    if any(stride % size for stride in layout.strides):
+        raise LayoutError(
+            f"{where} has strides {layout.strides} bytes, which are not multiples of the "
+            f"{size}-byte {layout.dtype}; copy it to a contiguous array first."
+        )
+    if layout.alignment < size:
+        raise LayoutError(
+            f"{where} starts at an address that is not a multiple of the {size}-byte "
+            f"{layout.dtype}; copy it to an aligned array first."
+        )
+
+
+def refuse_unwritable(where: str, layout: Layout) -> None:
+    """Refuse an array that is written although it is read-only or overlaps itself.
+
+    Args:
+        where: call and argument, for the message.
+        layout: layout of the array.
+
+    Raises:
+        ReadOnlyError, OverlapError: the first that applies.
+    """
+    if layout.read_only:
+        raise ReadOnlyError(f"{where} is read-only, but the call writes to it.")
+    refuse_overlap(where, layout)
 
 
 def refuse_overlap(where: str, layout: Layout) -> None:
@@ -212,7 +274,7 @@ class _AddressArray:
             "version": 3,
             "shape": layout.shape,
             "strides": layout.strides,
-            "typestr": f"|V{ITEM_SIZES[layout.dtype]}",  # NumPy alone has no bfloat16
+            "typestr": f"|V{layout.item_size}",  # NumPy alone has no bfloat16
             "data": (pointer, True),
         }
 

@@ -20,7 +20,6 @@ from itertools import product
 from math import gcd, prod
 from typing import NamedTuple
 
-from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout, byte_extent, share_elements
 
 PAIR_COST = 4  # rectangles that are swept while two arrays are compared element by element
@@ -162,7 +161,7 @@ def _touched(layout: Layout) -> tuple[int, int, _Lattice]:
     if first == end:
         return 0, 0, _Lattice(0, ())
     steps = tuple(sorted((abs(s), n) for s, n in zip(layout.strides, layout.shape)))
-    return first, end, _compact(ITEM_SIZES[layout.dtype], steps)[1]
+    return first, end, _compact(layout.item_size, steps)[1]
 
 
 @lru_cache(maxsize=4096)

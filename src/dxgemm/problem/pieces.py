@@ -113,8 +113,9 @@ def _obstacle(problem: Problem, cut: list[str]) -> str | None:
     if problem.mask_block:
         return "a mask is that of the whole result"
     is_added = problem.dtype not in COMPLEX_PARTS and not problem.is_integer
+    is_added = is_added and problem.inner is None
     if needs_sums(problem) and (problem.takes_pairs or len(cut) > 1 or not is_added):
-        return "pieces along k are not added up for its epilogue or dtype"
+        return "pieces along k are not added up for its epilogue, inner function or dtype"
     rows, cols = ("n", "m") if problem.is_transposed else ("m", "n")
     if rows in cut and any(stage.uses_row for stage in stages):
         return "its epilogue depends on the row"

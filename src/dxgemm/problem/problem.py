@@ -116,6 +116,11 @@ class Problem:
         return self.epilogue.reduction if self.epilogue else None
 
     @property
+    def inner(self) -> Any:
+        """Function in the place of the multiply-add; None for the product's own."""
+        return self.epilogue.inner if self.epilogue else None
+
+    @property
     def mask_block(self) -> int:
         """Rows and columns of a block of the result's mask; 0 without a mask."""
         return self.epilogue.mask_block if self.epilogue else 0
@@ -265,8 +270,9 @@ def stored_problem(problem: Problem) -> Problem:
     The matrix goes to a workspace unless the caller asked for it.
     """
     assert problem.epilogue is not None and problem.reduction is not None
-    stages, operands = problem.epilogue.stages, problem.epilogue.stage_operands
-    epilogue = Fusion(stages, operands, problem.epilogue.is_transposed) if stages else None
+    whole = problem.epilogue
+    epilogue: Fusion | None = replace(whole, operands=whole.stage_operands, reduction=None)
+    epilogue = epilogue if whole.stages or whole.inner else None
     if problem.reduction.is_stored:
         return replace(problem, epilogue=epilogue)
     out = _aligned_strides(problem)

@@ -82,6 +82,10 @@ class Library(ABC):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         """Allocate an array of this library, row-major, on the device of `like`."""
 
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy an array of the same shape and dtype, or a number, into an array."""
+        target[...] = source
+
     @abstractmethod
     def view(
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
@@ -132,6 +136,10 @@ class CuPy(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         with like.device:
             return self._cupy.empty(shape, numpy_dtype(dtype))
+
+    def assign(self, target: Any, source: Any) -> None:
+        with target.device:
+            target[...] = source
 
     def view(
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
@@ -206,8 +214,10 @@ class Torch(Library):
                 f"gemm: {name} is a lazy negation (is_neg()), whose memory holds the opposite "
                 f"sign; pass {name}.resolve_neg()."
             )
-        last = sum((size - 1) * stride for size, stride in zip(shape, strides))
-        needed = (array.storage_offset() + last + 1) * dtype.itemsize if array.numel() else 0
+        end = array.storage_offset() + 1
+        for size, stride in zip(shape, strides):
+            end += (size - 1) * stride
+        needed = end * dtype.itemsize if array.numel() else 0
         held = array.untyped_storage().nbytes()
         if needed > held:
             raise ArrayTypeError(
@@ -345,14 +355,6 @@ def numpy_dtype(name: str) -> np.dtype:
         raise MissingPackageError(
             "gemm: NumPy has no bfloat16 of its own; pip install ml-dtypes."
         ) from error
-
-
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a row-major array, in elements."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return tuple(strides[: len(shape)])
 
 
 def _find_library(name: str, array: Any) -> Library | None:

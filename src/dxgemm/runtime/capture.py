@@ -11,15 +11,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dxgemm.compiler.locks import Guard
 from dxgemm.errors import LaunchError
 from dxgemm.runtime.device import driver_api
 
 
 class _Launching(threading.local):
-    """Stream that this thread prepares a launch for, and whether it makes a first call."""
+    """Stream that this thread prepares a launch for."""
 
     stream: int | None = None
-    is_first_call = False
 
 
 _launching = _Launching()
@@ -78,24 +78,13 @@ class launching_on:
         _launching.stream = self._before
 
 
-@contextmanager
-def first_call() -> Iterator[None]:
-    """Context of the first call of its kind, which imports, binds and builds.
-
-    Raises:
-        LaunchError: this call is made by a signal handler or a finalizer, while its thread makes
-            such a call: modules may be half imported, and locks are held.
-    """
-    if _launching.is_first_call:
-        raise LaunchError(
-            "gemm: a signal handler or finalizer makes the first call of a kind, and interrupts "
-            "such a call of its own thread; make the call, or its plan, once before."
-        )
-    _launching.is_first_call = True
-    try:
-        yield
-    finally:
-        _launching.is_first_call = False
+# Context of the first call of its kind, which imports, binds and builds: modules may be half
+# imported, and locks are held.
+first_call = Guard(
+    LaunchError,
+    "gemm: a signal handler or finalizer makes the first call of a kind, and interrupts such a "
+    "call of its own thread; make the call, or its plan, once before.",
+)
 
 
 def launch_is_captured() -> bool:

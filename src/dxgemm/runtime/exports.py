@@ -24,13 +24,12 @@ import numpy as np
 
 from dxgemm.errors import ArrayTypeError, LaunchError, MissingPackageError, ReadOnlyError
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.layout import Layout, normalised
+from dxgemm.problem.layout import Layout, byte_extent, contiguous_strides, normalised
 from dxgemm.runtime.arrays import (
     HOST,
     LEAST_ADDRESS,
     NULL,
     Library,
-    contiguous_strides,
     dtype_name,
     find_library,
     libraries,
@@ -84,6 +83,24 @@ class Export:
     def as_numpy(self) -> np.ndarray:
         """View of the same memory, which is the host's."""
         return np.asarray(_HostMemory(self)).view(numpy_dtype(self.layout.dtype))
+
+    def indexable(self) -> Any:
+        """View of the same memory that can be indexed: by NumPy, or by CuPy on a GPU."""
+        if self.layout.device == HOST:
+            return self.as_numpy()
+        try:
+            cupy = import_module("cupy")
+        except ImportError as error:
+            raise MissingPackageError(
+                f"gemm: a {type(self.array).__name__} is copied by CuPy, which is not installed: "
+                "the cu12 or cu13 extra brings it."
+            ) from error
+        first, end = byte_extent(self.layout)
+        start = self.pointer + first
+        memory = cupy.cuda.UnownedMemory(start, end - first, self, self.layout.device)
+        pointer = cupy.cuda.MemoryPointer(memory, -first)
+        dtype = numpy_dtype(self.layout.dtype)
+        return cupy.ndarray(self.layout.shape, dtype, pointer, self.layout.strides)
 
     def finish(self) -> Any:
         """Return the object that the caller gets, if this is a result; its launch is queued."""
@@ -179,6 +196,15 @@ class Exports(Library):
             f"gemm: a {type(source).__name__} has no library to allocate the result in; pass out=, "
             "or install CuPy (the cu12 or cu13 extra) or torch."
         )
+
+    def assign(self, target: Export, source: Any) -> None:
+        source_array = source.indexable() if isinstance(source, Export) else source
+        if target.layout.device == HOST:
+            target.as_numpy()[...] = source_array
+            return
+        array, cupy = target.indexable(), import_module("cupy")
+        with cupy.cuda.Device(target.layout.device), cupy.cuda.ExternalStream(target.stream):
+            array[...] = source_array
 
     def view(
         self,

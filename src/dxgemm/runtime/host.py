@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import Layout
-from dxgemm.runtime.arrays import contiguous_strides
+from dxgemm.problem.layout import Layout, contiguous_layout
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import call_driver, current_device, driver_api
 from dxgemm.runtime.memory import allocate
@@ -18,12 +16,6 @@ def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
     """Layout of a host operand's copy: row-major and aligned, whatever the operand's own."""
     copy = contiguous_layout(layout.shape, layout.dtype, ordinal)
     return copy._replace(is_conjugate=layout.is_conjugate)
-
-
-def contiguous_layout(shape: tuple[int, ...], dtype: str, ordinal: int) -> Layout:
-    """Layout of a new array on a GPU."""
-    strides = tuple(stride * ITEM_SIZES[dtype] for stride in contiguous_strides(shape))
-    return Layout(shape, strides, dtype, ordinal, read_only=False)
 
 
 class DeviceCopy:

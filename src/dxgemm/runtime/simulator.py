@@ -82,7 +82,7 @@ class SimulatedLaunch:
         a, b, c, out, alpha, beta, *operands = call
         problem, dtype = self._problem, self._spec.dtype
         config, variant = self._spec.config, self._spec.variant
-        with first_call():  # numba may be half imported
+        with first_call:  # numba may be half imported
             from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
             from dxgemm.runtime.turn_taking import (
                 INTERRUPTED,

@@ -102,7 +102,7 @@ def apply_operator(
     numbers: list[int | float | bool],
 ) -> torch.Tensor:
     """Compute grad * epilogue(value, *operands), by a product without an inner dimension."""
-    out = _empty_applied(grad, value, key, operands, numbers)
+    out = _empty_applied(grad)
     (bound,) = bind(find_stages(key), operands, numbers)
     a, b = grad.new_empty((*grad.shape[:-1], 0)), grad.new_empty((0, grad.shape[-1]))
     beta = 0.0 if value is None else 1.0
@@ -111,13 +111,7 @@ def apply_operator(
 
 
 @apply_operator.register_fake
-def _empty_applied(
-    grad: torch.Tensor,
-    value: torch.Tensor | None,
-    key: str,
-    operands: list[torch.Tensor],
-    numbers: list[int | float | bool],
-) -> torch.Tensor:
+def _empty_applied(grad: torch.Tensor, *others: Any) -> torch.Tensor:
     return grad.new_empty(grad.shape)
 
 

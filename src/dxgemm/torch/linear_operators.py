@@ -90,21 +90,14 @@ def linear_keep_operator(
     batch_invariant: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the result, and return the activation's input beside it."""
-    out = _empty_linear(x, weight, bias, activation)
-    pre = torch.empty_like(out)
+    out, pre = _empty_linear_keep(x, weight, bias, activation)
     _compute_linear(x, weight, bias, activation, batch_invariant, out, pre)
     return out, pre
 
 
 @linear_keep_operator.register_fake
-def _fake_linear_keep(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str,
-    batch_invariant: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    out = _empty_linear(x, weight, bias, activation)
+def _empty_linear_keep(*operands: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    out = _empty_linear(*operands)
     return out, torch.empty_like(out)
 
 

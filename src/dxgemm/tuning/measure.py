@@ -142,6 +142,16 @@ def _as_dtype(array: Any, dtype: str) -> Any:
     return array.astype(dtype, copy=False)
 
 
+def _array_module() -> Any:
+    return import_module("numpy" if simulator_enabled() else "cupy")
+
+
+def _wide_dtype(workload: Workload) -> str:
+    """Dtype of random numbers, before they are converted to that of the workload."""
+    is_wide = workload.dtype in ("float64", *COMPLEX_PARTS)
+    return workload.dtype if is_wide else "float32"
+
+
 @cache
 def _pool(xp: Any, kind: str, dtype: str) -> Any:
     """POOL random numbers: normal ones, or -1, 0 and 1, whose sums of products are exact."""
@@ -149,6 +159,35 @@ def _pool(xp: Any, kind: str, dtype: str) -> Any:
     draw = partial(numbers.integers, -1, 2) if kind == "integers" else numbers.standard_normal
     drawn = draw(POOL) + 1j * draw(POOL) if dtype in COMPLEX_PARTS else draw(POOL)
     return xp.asarray(drawn.astype(dtype))
+
+
+def random_operands(
+    workload: Workload,
+    cast: Callable[[Any, str], Any] = _as_dtype,
+    place: int = 0,
+    kind: str = "normal",
+) -> list[Any]:
+    """Make a, b and out of a workload.
+
+    Args:
+        workload: the workload.
+        cast: as `Bench` takes it.
+        place: number of the set of operands, whose numbers differ from those of others.
+        kind: "normal" for normal numbers, "integers" for -1, 0 and 1.
+    """
+    xp, arrays = _array_module(), []
+    pool = _pool(xp, kind, _wide_dtype(workload))
+    for number, (name, (shape, is_col)) in enumerate(workload.shapes.items()):
+        stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
+        if name == "out":
+            array = cast(xp.zeros(stored, "float32"), workload.out_dtype)
+        else:
+            part = xp.roll(pool, 7919 * place + 3331 * number)
+            if workload.dtype == "int8":
+                part = part * INT8_SCALE
+            array = cast(xp.resize(part, stored), workload.dtype)
+        arrays.append(array.swapaxes(-1, -2) if is_col else array)
+    return arrays
 
 
 class Bench:
@@ -167,14 +206,12 @@ class Bench:
         self._workload = workload
         self._timer = timer
         self._cast = cast
-        self._xp: Any = import_module("numpy" if simulator_enabled() else "cupy")
+        self._xp = _array_module()
         self._epilogue = dxgemm.epilogues.gelu_tanh if workload.epilogue else None
-        is_wide = workload.dtype in ("float64", *COMPLEX_PARTS)
-        self._wide_dtype = workload.dtype if is_wide else "float32"
-        self._exact = self._operands(_pool(self._xp, "integers", self._wide_dtype), 0)
+        self._exact = random_operands(workload, cast, kind="integers")
         self._expected = self._reference()
-        pool = _pool(self._xp, "normal", self._wide_dtype)
-        self.operands = [self._operands(pool, place) for place in range(self._set_count())]
+        places = range(self._set_count())
+        self.operands = [random_operands(workload, cast, place) for place in places]
 
     def samplers(self, found: dict[str, Candidate]) -> dict[str, Sampler]:
         """Make samplers of candidates, by name, without those that cannot be built.
@@ -197,11 +234,20 @@ class Bench:
             WrongResultError: the result of the candidate is wrong.
         """
         try:
-            self._check(implementation)
-            plans = [self._plan(operands, implementation) for operands in self.operands]
+            plans = self.plans(implementation)
         except (UnsupportedProblemError, BuildError, MissingPackageError):
             return None
         return Sampler(plans, self._timer)
+
+    def plans(self, implementation: Any) -> list[Any]:
+        """Check an implementation, and make a plan of it for each set of operands.
+
+        Raises:
+            UnsupportedProblemError, BuildError, MissingPackageError: it cannot compute this.
+            WrongResultError: its result is wrong.
+        """
+        self._check(implementation)
+        return [self._plan(operands, implementation) for operands in self.operands]
 
     def _plan(self, operands: Sequence[Any], implementation: Any) -> Any:
         a, b, out = operands
@@ -236,22 +282,7 @@ class Bench:
         """Convert an array of a narrow dtype to float32, in which the sums are exact too."""
         if not isinstance(array, self._xp.ndarray):
             array = self._xp.from_dlpack(array.float())
-        return _as_dtype(array, self._wide_dtype)
-
-    def _operands(self, pool: Any, place: int) -> list[Any]:
-        """Make a, b and out; a and b are filled from different parts of a pool of numbers."""
-        arrays = []
-        for number, (name, (shape, is_col)) in enumerate(self._workload.shapes.items()):
-            stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
-            if name == "out":
-                array = self._cast(self._xp.zeros(stored, "float32"), self._workload.out_dtype)
-            else:
-                part = self._xp.roll(pool, 7919 * place + 3331 * number)
-                if self._workload.dtype == "int8":
-                    part = part * INT8_SCALE
-                array = self._cast(self._xp.resize(part, stored), self._workload.dtype)
-            arrays.append(array.swapaxes(-1, -2) if is_col else array)
-        return arrays
+        return _as_dtype(array, _wide_dtype(self._workload))
 
     def _set_count(self) -> int:
         """Number of sets of operands, so that a call finds none, or few, of its own in L2."""

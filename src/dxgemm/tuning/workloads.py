@@ -15,12 +15,11 @@ from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import Result, define_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
-    ITEM_SIZES,
     result_dtypes,
     scalar_dtype,
     step_flops,
 )
-from dxgemm.problem.layout import Layout
+from dxgemm.problem.layout import Layout, contiguous_layout, transposed
 from dxgemm.problem.problem import Problem
 
 # Pairs of dtype and precision with kernels of their own. bfloat16 takes the measurements of
@@ -92,7 +91,7 @@ class Workload(NamedTuple):
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], bool]]:
         """Shapes of a, b and out by name, each with True if it is column-major."""
-        batch = (self.batch,) if self.batch > 1 else ()
+        batch = (self.batch,) if self.batch != 1 else ()
         a, b = (layout == "col" for layout in self.layout.split("_"))
         sizes = {"a": (self.m, self.k), "b": (self.k, self.n), "out": (self.m, self.n)}
         return {
@@ -126,10 +125,9 @@ class Workload(NamedTuple):
 
 def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
     *batch, rows, cols = shape
-    item = ITEM_SIZES[dtype]
-    steps = (item, rows * item) if is_col else (cols * item, item)
-    batch_step = (rows * cols * item,) if batch else ()
-    return Layout(shape, (*batch_step, *steps), dtype, 0, False)
+    if is_col:
+        return transposed(contiguous_layout((*batch, cols, rows), dtype, 0))
+    return contiguous_layout(shape, dtype, 0)
 
 
 def square_workloads(arithmetics: Sequence[tuple[str, str | None]]) -> list[Workload]:

@@ -1,0 +1,105 @@
+"""Hooks in CuPy: functions and methods that are replaced, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import cupy
+
+from dxgemm import api
+from dxgemm.drop_in.routing import Hook, current
+from dxgemm.errors import UnsupportedProblemError
+
+_ODD = "object"  # stands for the dtype of what is left to CuPy
+
+
+def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    if a.ndim == b.ndim == 2:
+        return api.gemm(a, b, out=out, **options)
+    return api.matmul(a, b, out=out, **options)
+
+
+def _dot(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    if 1 <= a.ndim <= 2 and 1 <= b.ndim <= 2:
+        return _matmul(a, b, out, **options)
+    if not (a.ndim and b.ndim):
+        raise UnsupportedProblemError("dot: it multiplies by a number.")
+    axes = [a.ndim - 1], [max(b.ndim - 2, 0)]
+    return cupy.ascontiguousarray(api.tensordot(a, b, axes, out=out, **options))
+
+
+def _tensordot(a: Any, b: Any, axes: Any = 2, **options: Any) -> Any:
+    return cupy.ascontiguousarray(api.tensordot(a, b, axes, **options))
+
+
+def _inner(a: Any, b: Any, **options: Any) -> Any:
+    if not (a.ndim and b.ndim):
+        raise UnsupportedProblemError("inner: it multiplies by a number.")
+    return cupy.ascontiguousarray(api.tensordot(a, b, ([-1], [-1]), **options))
+
+
+def _einsum(subscripts: str, *operands: Any, optimize: Any = None, **options: Any) -> Any:
+    if len(operands) < 2:
+        raise UnsupportedProblemError("einsum: of one operand it is no product.")
+    return api.einsum(subscripts, *operands, **options)
+
+
+# Owner, attribute, what computes it by dxgemm, and the named arguments that this takes.
+HOOKED: tuple[tuple[Any, str, Callable[..., Any], tuple[str, ...]], ...] = (
+    (cupy, "matmul", _matmul, ("out",)),
+    (cupy, "tensordot", _tensordot, ("axes",)),
+    (cupy, "inner", _inner, ()),
+    (cupy, "einsum", _einsum, ("optimize",)),
+    (cupy.ndarray, "__matmul__", _matmul, ()),
+    (cupy.ndarray, "dot", _dot, ("out",)),  # which cupy.dot calls
+)
+_replaced: list[tuple[Any, str, Any]] = []
+
+
+def install() -> None:
+    """Replace the functions."""
+    for owner, name, own, options in HOOKED:
+        _replaced.append((owner, name, vars(owner).get(name)))
+        shown = f"cupy.{name}" if owner is cupy else f"cupy.ndarray.{name}"
+        hook = Hook(shown, own, getattr(owner, name), _stream)
+        setattr(owner, name, _hooked(hook, {*options}))
+
+
+def uninstall() -> None:
+    """Put back what was replaced; a method that was inherited is inherited again."""
+    while _replaced:
+        owner, name, function = _replaced.pop()
+        if function is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, function)
+
+
+def _stream(*_: Any) -> int:
+    return cupy.cuda.get_current_stream().ptr
+
+
+def _hooked(hook: Hook, options: set[str]) -> Callable[..., Any]:
+    @wraps(hook.theirs)
+    def function(*arguments: Any, **named: Any) -> Any:
+        patch = current()
+        if patch is None:
+            return hook.theirs(*arguments, **named)
+        layout: list[Any] = [hook.name]
+        dtype = "" if named.keys() <= options else _ODD
+        for argument in (*arguments, *named.values()) if named else arguments:
+            if isinstance(argument, cupy.ndarray):
+                own_dtype = argument.dtype
+                dtype = dtype or own_dtype.name
+                layout += (argument.shape, argument.strides, own_dtype)
+            elif isinstance(argument, str | int | list | tuple | None):
+                layout.append(repr(argument))
+            else:
+                dtype = _ODD
+        if dtype not in patch.dtypes:
+            layout = [hook.name, dtype]
+        return patch.compute(hook, dtype, tuple(layout), arguments, named)
+
+    return function

@@ -1,0 +1,331 @@
+"""`patch`: the switch, what it routes, and the report of what fell through.
+
+The hooks in CuPy and torch (`cupy_hooks`, `torch_hooks`) are installed while any patch is open, for
+the whole process. The context of a call tells the patch that it goes through: the innermost one
+that is open there, or else the one that was enabled last for the process. Without one the library
+computes as before.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+from dxgemm.compiler.locks import lock_across_forks
+from dxgemm.errors import (
+    DtypeError,
+    DxgemmError,
+    LaunchError,
+    PrecisionError,
+    SettingError,
+    named_in_errors,
+    shown,
+)
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.arguments import Precision, check_list, check_name
+from dxgemm.problem.define import check_precision
+from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
+from dxgemm.runtime.capture import is_captured
+from dxgemm.runtime.device import call_driver
+
+# Dtypes whose products have that dtype, as those of CuPy and torch do.
+DTYPES = tuple(x for x in (*RESULT_DTYPES, *COMPLEX_PARTS) if result_dtypes(x)[0] == x)
+LIBRARIES = ("cupy", "torch")  # each has a module of hooks here
+SLOWER, CAPTURED = "the library is faster", "the stream is under capture, and it was not timed yet"
+_MOST_LAYOUTS = 4096  # that are remembered
+_MOST_REASONS = 100  # that are counted apart
+# A trial: rounds of as many calls as take so long, at most.
+ROUNDS, ROUND_S, MOST_CALLS = 5, 500e-6, 20
+
+
+class Report(NamedTuple):
+    """Calls that a patch has seen.
+
+    Attributes:
+        routed: number of calls that dxgemm computed, by function.
+        fell_through: number of calls that the library computed, by function and reason.
+    """
+
+    routed: Mapping[str, int]
+    fell_through: Mapping[tuple[str, str], int]
+
+    def __str__(self) -> str:
+        lines = [f"by dxgemm: {sum(self.routed.values())} calls"]
+        lines += [f"  {count:>8}  {name}" for name, count in sorted(self.routed.items())]
+        lines.append(f"fell through: {sum(self.fell_through.values())} calls")
+        fallen = sorted(self.fell_through.items(), key=lambda entry: -entry[1])
+        lines += [f"  {count:>8}  {name}: {reason}" for (name, reason), count in fallen]
+        return "\n".join(lines)
+
+
+class Hook(NamedTuple):
+    """Function of a library that is hooked.
+
+    Attributes:
+        name: its name.
+        own: computes a call by dxgemm; takes its arguments, and options of `gemm`.
+        theirs: computes a call by the library.
+        stream: finds the library's current stream, from the arguments.
+    """
+
+    name: str
+    own: Callable[..., Any]
+    theirs: Callable[..., Any]
+    stream: Callable[..., int]
+
+
+class Patch:
+    """Routing of products, as `patch` makes it; see there.
+
+    Attributes:
+        dtypes: names of the dtypes that are routed.
+    """
+
+    def __init__(self, dtypes: tuple[str, ...], precision: Any, only: str | None) -> None:
+        """Take checked arguments."""
+        self._options: dict[str, dict[str, Any]] = {dtype: {} for dtype in dtypes}
+        self.dtypes = self._options.keys()
+        for dtype, options in self._options.items():
+            if precision is not None and _has_precision(precision, dtype):
+                options["precision"] = precision
+        self._only = only
+        self._known: dict[Hashable, str] = {}  # reason to fall through; "" to route
+        self._lock = threading.Lock()
+        self._routed: Counter[str] = Counter()
+        self._fell_through: Counter[tuple[str, str]] = Counter()
+
+    def __enter__(self) -> Patch:
+        """Route products of this context, such as this thread or asyncio task."""
+        install("patch")
+        _of_context.set((*_of_context.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _of_context.set(_of_context.get()[:-1])
+        uninstall("patch")
+
+    def enable(self) -> Patch:
+        """Route products of the whole process, in all its threads, until `disable`."""
+        install("patch")
+        _of_process.append(self)
+        return self
+
+    def disable(self) -> None:
+        """Undo `enable`.
+
+        Raises:
+            SettingError: it is not enabled.
+        """
+        if self not in _of_process:
+            raise SettingError("patch: it is not enabled for the process; call enable() first.")
+        _of_process.remove(self)
+        uninstall("patch")
+
+    def report(self) -> Report:
+        """Count the calls so far."""
+        with self._lock:
+            counted = dict(self._routed), dict(self._fell_through)
+        return Report(*counted)
+
+    def compute(
+        self, hook: Hook, dtype: str, layout: Hashable, arguments: Any, named: Mapping[str, Any]
+    ) -> Any:
+        """Compute a call by dxgemm or by the library.
+
+        Args:
+            hook: function that is called.
+            dtype: name of the operands' dtype.
+            layout: tells the layouts of the operands, and the function.
+            arguments, named: arguments of the call.
+        """
+        reason = self._known.get(layout)
+        if reason is None:
+            reason = self._decide(hook, dtype, layout, arguments, named)
+        if not reason:
+            try:
+                result = hook.own(*arguments, **named, **self._options[dtype])
+            except DxgemmError as error:
+                reason = _text(error)
+                if not isinstance(error, LaunchError):  # which the next call need not meet
+                    self._known[layout] = reason
+            else:
+                with self._lock:
+                    self._routed[hook.name] += 1
+                return result
+        key = hook.name, reason
+        with self._lock:
+            if key not in self._fell_through and len(self._fell_through) >= _MOST_REASONS:
+                key = hook.name, "other reasons"
+            self._fell_through[key] += 1
+        return hook.theirs(*arguments, **named)
+
+    def _decide(
+        self, hook: Hook, dtype: str, layout: Hashable, arguments: Any, named: Mapping[str, Any]
+    ) -> str:
+        """Decide on a layout that is new; returns the reason to fall through, "" for none."""
+        if dtype not in self._options:
+            reason = f"dtype {dtype}"
+        elif self._only is None:
+            reason = ""  # `compute` finds out
+        else:
+            stream = hook.stream(*arguments)
+            if not simulator_enabled() and is_captured(stream):
+                return CAPTURED  # asked again
+            try:
+                reason = self._timed(hook, self._options[dtype], arguments, named, stream)
+            except Exception as error:  # of memory, too: a trial has more results than one
+                reason = _text(error)
+        if len(self._known) >= _MOST_LAYOUTS:
+            self._known.clear()
+        self._known[layout] = reason
+        return reason
+
+    def _timed(
+        self, hook: Hook, options: Any, arguments: Any, named: Mapping[str, Any], stream: int
+    ) -> str:
+        """Time a call both ways, by the host's clock, so that the cost on the host counts too."""
+
+        def seconds(way: Callable[..., Any], options: Mapping[str, Any], count: int) -> float:
+            begin = perf_counter()
+            for _ in range(count):
+                way(*arguments, **named, **options)
+            if not simulator_enabled():
+                call_driver("cuStreamSynchronize", stream, failure="patch: a trial")
+            return (perf_counter() - begin) / count
+
+        stack = _of_context.get()
+        _of_context.set((*stack, None))  # what the library's function calls is the library's too
+        try:
+            ways: list[tuple[Any, Any]] = [(hook.own, options), (hook.theirs, {})]
+            for way in ways:  # kernels are built and loaded
+                seconds(*way, 1)
+            count = max(1, min(MOST_CALLS, int(ROUND_S / max(seconds(*way, 1) for way in ways))))
+            rounds = [[seconds(*way, count) for way in ways] for _ in range(ROUNDS)]
+        finally:
+            _of_context.set(stack)
+        own, theirs = map(min, zip(*rounds))
+        return "" if own <= theirs else SLOWER
+
+
+def current() -> Patch | None:
+    """Patch that a call of this context goes through."""
+    stack = _of_context.get()
+    if stack:
+        return stack[-1]
+    return _of_process[-1] if _of_process else None
+
+
+# Patches that are open, the innermost one last; None among them for the library's own.
+_of_context: ContextVar[tuple[Patch | None, ...]] = ContextVar("open_patches", default=())
+_of_process: list[Patch] = []
+
+
+class _Hooks:
+    """Users of the hooks, and the modules that have installed theirs."""
+
+    lock = lock_across_forks()
+    is_changing = False
+    users = 0
+    installed: list[Any] = []  # noqa: RUF012
+
+
+def install(call: str) -> None:
+    """Hook CuPy and torch, as far as they are imported; each use is undone by `uninstall`."""
+    with changing(call):
+        for library in LIBRARIES:
+            if library in sys.modules:
+                module = import_module(f"{__package__}.{library}_hooks")
+                if module not in _Hooks.installed:
+                    module.install()
+                    _Hooks.installed.append(module)
+        _Hooks.users += 1
+
+
+def uninstall(call: str) -> None:
+    """Remove the hooks after their last use."""
+    with changing(call):
+        _Hooks.users -= 1
+        while _Hooks.installed and not _Hooks.users:
+            _Hooks.installed.pop().uninstall()
+
+
+@contextmanager
+def changing(call: str) -> Iterator[None]:
+    """Hold the lock; a signal handler or finalizer that interrupts its holder gets an error."""
+    with _Hooks.lock:
+        if _Hooks.is_changing:
+            raise LaunchError(
+                f"{call}: a signal handler or finalizer enters or leaves the context while its "
+                "thread does so."
+            )
+        _Hooks.is_changing = True
+        try:
+            yield
+        finally:
+            _Hooks.is_changing = False
+
+
+def _has_precision(precision: Any, dtype: str) -> bool:
+    try:
+        check_precision(precision, dtype)
+    except PrecisionError:
+        return False
+    return True
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+@named_in_errors("patch")
+def patch(
+    *,
+    dtypes: Iterable[str] | None = None,
+    precision: Precision | None = None,
+    only: Literal["faster"] | None = "faster",
+) -> Patch:
+    """Route products of CuPy and torch to dxgemm: `with patch():`, or `patch().enable()`.
+
+    Of CuPy, `matmul`, `@`, `dot`, `tensordot`, `inner` and `einsum`, and what calls them; of torch
+    on the GPU, `mm`, `bmm`, `addmm`, `baddbmm`, `mv` and `addmv`, and what computes by them:
+    `matmul`, `@`, `einsum`, `torch.nn.functional.linear`, and the gradients.
+
+    Args:
+        dtypes: names of the dtypes that are routed; None for all whose products have that dtype:
+            float16, bfloat16, float32, float64, complex64 and complex128.
+        precision: as `gemm` takes it, for the dtypes that have it.
+        only: "faster" for calls that are measured to be no slower than the library's: the first
+            one of each layout is timed both ways. None for all that dxgemm can compute.
+
+    Returns:
+        A context manager, for the calls of its context: its thread, or asyncio task. `enable`
+        switches it on for the process, and `disable` off. `report` counts the calls, and lists what
+        fell through to the library.
+
+    Raises:
+        DtypeError, PrecisionError, SettingError: an argument is unknown.
+
+    Notes:
+        CuPy and torch are hooked if they are imported before. Contexts can be nested: the innermost
+        one counts, then the one that was enabled last. A call that dxgemm refuses falls through to
+        the library. The trial of a layout launches both ways a few times, and waits for the GPU;
+        under CUDA-graph capture there is none, and a new layout falls through. Products of a
+        backward pass run in threads of torch, which `enable` reaches alone.
+    """
+    chosen = DTYPES
+    if dtypes is not None:
+        chosen = tuple(check_list("dtypes", dtypes, DtypeError))
+        for name in chosen:
+            check_name("dtypes", name, DTYPES, DtypeError)
+    if only not in ("faster", None):
+        raise SettingError(f"patch: only is {shown(only)}; pass 'faster', or None for all calls.")
+    if precision is not None and not any(_has_precision(precision, dtype) for dtype in chosen):
+        check_precision(precision, chosen[0] if chosen else "float32")
+    return Patch(chosen, precision, only)

@@ -1,0 +1,244 @@
+"""`@inner`: decorator of a function that takes the place of the multiply-add in a product."""
+
+from __future__ import annotations
+
+import dis
+import math
+import numbers
+from collections.abc import Callable
+from functools import update_wrapper
+from types import FunctionType
+from typing import Any, overload
+
+import numpy as np
+
+from dxgemm.epilogues import elementary
+from dxgemm.epilogues.chain import BoundEpilogue
+from dxgemm.epilogues.function import Epilogue, check_plain
+from dxgemm.epilogues.kinds import INNER, epilogue_error
+from dxgemm.epilogues.reads import elementary_name
+from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
+from dxgemm.problem.arguments import check_flag
+
+
+def added(total: Any, value: Any) -> Any:
+    """total + value"""
+    return total + value
+
+
+# Functions that add a value to a total, with the total of no values.
+WAYS: dict[str, tuple[Any, float]] = {
+    "sum": (added, 0.0),
+    "min": (elementary.smaller, math.inf),
+    "max": (elementary.larger, -math.inf),
+}
+
+
+class Inner(Epilogue):
+    """Function (total, x, y) -> total, in the place of total + x * y: for `gemm(inner=)`.
+
+    It is an epilogue that kernels call elsewhere: it is copied, compiled, pickled and found in the
+    cache in the same way.
+
+    Attributes:
+        adding: epilogue of the function (total, value) -> total.
+        way: "sum", "min" or "max"; "" for another function.
+        start: total of no values.
+        is_symmetric: True if x and y may be exchanged.
+        chain: the epilogue that a call without another one has.
+    """
+
+    is_inner = True
+    prefix = INNER
+    uses_row = uses_col = False
+
+    def __init__(
+        self, step: FunctionType, adding: Epilogue, way: str, start: float,
+        finish: Epilogue | None, is_symmetric: bool, made_of: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        self.adding, self.way, self.start = adding, way, start
+        self.is_symmetric, self._finish, self._made_of = is_symmetric, finish, made_of
+        super().__init__(step, ())
+        for other in (adding, *((finish,) if finish else ())):
+            self.reads += other.reads
+            self.sources += other.sources
+        stages = (self,) if finish is None else (self, finish)
+        self.chain = BoundEpilogue(stages, ())
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
+        """Call the function (total, x, y), as in the body of another one."""
+        return self.function(*arguments, **named)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return *super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        rest = self.way, self.start, self._finish, self.is_symmetric
+        return self.recorded, self.adding, *rest
+
+    @property
+    def bound(self) -> BoundEpilogue:
+        raise EpilogueError(f"{self.name} is no epilogue; pass it as inner=.")
+
+    @property
+    def takes_factors(self) -> bool:
+        """True if alpha and beta may be any numbers."""
+        return self.way == "sum"
+
+    @property
+    def operations(self) -> int:
+        """Instructions per pair of elements, about: magnitudes and signs cost none."""
+        called = [cell.cell_contents for cell in self.recorded.__closure__ or ()]
+        functions = [self.recorded, *(f for f in called if isinstance(f, FunctionType))]
+        count = sum(elementary_name(function) is not None for function in functions)
+        for function in functions:
+            if elementary_name(function) is None:
+                names = (step.opname for step in dis.get_instructions(function))
+                count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
+        return max(2, count)
+
+    def start_of(self, dtype: str) -> Any:
+        """Total of no values in the dtype of totals; of integers, the nearest to infinity."""
+        kind = np.dtype(dtype)
+        if kind.kind == "i":
+            limits = np.iinfo(kind)
+            return kind.type(min(max(self.start, limits.min), limits.max))
+        return kind.type(self.start)
+
+    def _renewed(self) -> Inner:
+        return _inner_of(*self._made_of)
+
+
+@overload
+def inner(function: Callable[..., Any], /) -> Inner: ...
+@overload
+def inner(
+    function: Callable[..., Any], /, add: str | Callable[..., Any] = "sum", *,
+    identity: float | None = None, finish: Callable[..., Any] | None = None,
+    symmetric: bool = False,
+) -> Inner: ...  # fmt: skip
+@overload
+def inner(
+    *, add: str | Callable[..., Any] = "sum", identity: float | None = None,
+    finish: Callable[..., Any] | None = None, symmetric: bool = False,
+) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
+def inner(
+    function: Any = None, /, add: Any = "sum", *,
+    identity: Any = None, finish: Any = None, symmetric: Any = False,
+) -> Any:  # fmt: skip
+    """Make a product of a Python function: C[i, j] adds up function(A[i, p], B[p, j]) over p.
+
+        l1 = dxgemm.inner(lambda x, y: abs(x - y))
+        distances = dxgemm.gemm(a, b, inner=l1)
+
+        @dxgemm.inner(add="min")
+        def min_plus(x, y):
+            return x + y
+
+    `dxgemm.inners` has these and more. x and y are numbers of the dtype of sums: float16 and
+    bfloat16 are widened to float32, int8 to int32.
+
+    Args:
+        function: a Python function of (x, y), or of (total, x, y) if it adds too; what it may do
+            and depend on is said at `dxgemm.epilogue`.
+        add: how values are added: "sum"; "min" or "max", which NaN passes through; or a function
+            of (total, value), which must be associative. It also adds totals, and c.
+        identity: total of no values, such as 1.0 for a product; it goes with a function for `add`.
+        finish: function of a total, applied in the end, such as a square root.
+        symmetric: True if function(x, y) is function(y, x) to the last bit: `gemm_symmetric` takes
+            no other one.
+
+    Raises:
+        EpilogueError: a function has other parameters, or is none that a kernel can be compiled of.
+        SettingError: `add` is unknown, or has no identity.
+    """
+    arguments = add, identity, finish, symmetric
+    if function is None:
+        return lambda function: _inner_of(function, *arguments)
+    return _inner_of(function, *arguments)
+
+
+@named_in_errors("inner")
+def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: Any) -> Inner:
+    made_of = function, add, identity, finish, symmetric
+    is_symmetric = check_flag("symmetric", symmetric)
+    check_plain(function, INNER)
+    count = _count(function, (2, 3), "(x, y), or (total, x, y)")
+    _check_value(function, count)
+    way = add if isinstance(add, str) else ""
+    if isinstance(add, str):
+        if add not in WAYS:
+            raise SettingError(
+                f'inner: add is {shown(add)}; pass "sum", "min", "max", or a function of '
+                "(total, value) with its identity."
+            )
+        if identity is not None:
+            raise SettingError(f"inner: {add!r} has its identity; leave identity out.")
+        add, start = WAYS[add]
+    else:
+        check_plain(add, INNER)
+        _check_value(add, _count(add, (2,), "(total, value)"))
+        if not isinstance(identity, numbers.Real) or isinstance(identity, bool):
+            raise SettingError(
+                f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
+                "leaves as it is, such as 1.0 for a product."
+            )
+        start = float(identity)
+    adding = Epilogue(_adding_of(function, add), ())
+    step = function if count == 3 else _step_of(function, add)
+    finishing = None if finish is None else _finish_of(finish)
+    return Inner(step, adding, way, start, finishing, is_symmetric, made_of)
+
+
+def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
+    def adding(total, value):  # type: ignore[no-untyped-def]
+        return add(total, value)
+
+    return update_wrapper(adding, function)  # type: ignore[return-value]
+
+
+def _step_of(function: FunctionType, add: FunctionType) -> FunctionType:
+    def step(total, x, y):  # type: ignore[no-untyped-def]
+        return add(total, function(x, y))
+
+    return update_wrapper(step, function)  # type: ignore[return-value]
+
+
+def _finish_of(function: Any) -> Epilogue:
+    check_plain(function, INNER)
+    _check_value(function, _count(function, (1,), "a total"))
+
+    def finish(value, row, col):  # type: ignore[no-untyped-def]
+        return function(value)
+
+    return Epilogue(update_wrapper(finish, function), ())  # type: ignore[arg-type]
+
+
+def _check_value(function: FunctionType, count: int) -> None:
+    """Refuse a function that returns no real number, as far as the host can tell."""
+    try:
+        with np.errstate(all="ignore"):
+            value = function(*[np.float32(1.0)] * count)
+    except Exception:  # of what only kernels compute
+        return
+    if not isinstance(value, numbers.Real | np.bool_ | None):  # None is found by its code
+        raise epilogue_error(
+            INNER + function.__name__, f"it returns {shown(value)}; return one real number."
+        )
+
+
+def _count(function: FunctionType, counts: tuple[int, ...], wanted: str) -> int:
+    """Number of parameters of a function, all of which are passed by position."""
+    code = function.__code__
+    has_more = code.co_kwonlyargcount or function.__defaults__ or code.co_flags & 0x0C  # *, **
+    if has_more or code.co_argcount not in counts:
+        listed = ", ".join(code.co_varnames[: code.co_argcount]) or "none"
+        raise epilogue_error(
+            INNER + function.__name__, f"its parameters are {listed}; it is a function of {wanted}."
+        )
+    return code.co_argcount

@@ -1,0 +1,87 @@
+"""Functions for `gemm(inner=)`, each an ordinary `@dxgemm.inner` function.
+
+    distances = dxgemm.gemm(points, others.T, inner=inners.l1)
+
+Element [i, j] of the result is made of row i of a and column j of b.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dxgemm.epilogues.inner_function import inner
+
+__all__ = [
+    "canberra",
+    "chebyshev",
+    "hamming",
+    "l1",
+    "logsumexp",
+    "max_min",
+    "max_plus",
+    "min_plus",
+    "squared_euclidean",
+]
+
+
+@inner(symmetric=True)
+def l1(x, y):
+    """Sum of |x - y|: the Manhattan distance."""
+    return abs(x - y)
+
+
+@inner(add="max", symmetric=True)
+def chebyshev(x, y):
+    """Largest |x - y|; minus infinity for k = 0."""
+    return abs(x - y)
+
+
+@inner(symmetric=True)
+def squared_euclidean(x, y):
+    """Sum of (x - y)**2, without the cancellation of |x|**2 - 2 x y + |y|**2."""
+    return (x - y) * (x - y)
+
+
+@inner(symmetric=True)
+def canberra(x, y):
+    """Sum of |x - y| / (|x| + |y|), where 0 / 0 is 0."""
+    scale = abs(x) + abs(y)
+    return 0.0 if scale == 0.0 else abs(x - y) / scale
+
+
+@inner(symmetric=True)
+def hamming(x, y):
+    """Number of places where x and y differ; NaN differs from everything."""
+    return 1.0 if x != y else 0.0
+
+
+@inner(add="min", symmetric=True)
+def min_plus(x, y):
+    """Smallest x + y: a step of shortest paths, where infinity is "no edge"."""
+    return x + y
+
+
+@inner(add="max", symmetric=True)
+def max_plus(x, y):
+    """Largest x + y: a step of longest paths, or of Viterbi's on logarithms of probabilities."""
+    return x + y
+
+
+@inner(add="max", symmetric=True)
+def max_min(x, y):
+    """Largest min(x, y): the widest path, whose narrowest edge is as wide as can be."""
+    return x if x < y or x != x else y
+
+
+def _log_add(total, value):
+    larger = total if total > value or total != total else value
+    smaller = value if total > value or total != total else total
+    if larger - larger != 0.0:  # infinity or NaN
+        return larger
+    return larger + math.log1p(math.exp(smaller - larger))
+
+
+@inner(add=_log_add, identity=-math.inf, symmetric=True)
+def logsumexp(x, y):
+    """log(sum(exp(x + y))): the product of matrices of logarithms, without overflow."""
+    return x + y
