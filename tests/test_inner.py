@@ -351,7 +351,7 @@ TABLE = [1.0, 2.0]
         (lambda x, *y: x, {}, errors.EpilogueError, "inner <lambda>: its parameters are x"),
         (lambda x, y=1.0: x, {}, errors.EpilogueError, "function of .x, y."),
         (may_end, {}, errors.EpilogueError, "inner may_end: may_end can end without"),
-        (lambda x, y: TABLE[0], {}, errors.EpilogueError, "could change under a compiled"),
+        (lambda x, y: TABLE[0], {}, errors.EpilogueError, "use a number or a tuple"),
         (returns_pair, {}, errors.EpilogueError, "returns .* return one real number"),
         (lambda x, y: x * 1j, {}, errors.EpilogueError, "return one real number"),
         (plain, {"add": lambda t, v: (t, v), "identity": 0}, errors.EpilogueError, "one real"),
