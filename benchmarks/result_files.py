@@ -22,6 +22,7 @@ SUITES = (
     "skinny",
     "symmetric",
     "complex",
+    "integers",
     "einsum",
     "inner",
     "precision",

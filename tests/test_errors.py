@@ -42,8 +42,8 @@ def of_records(values):
 ARRAYS = arrays()
 
 UNSUPPORTED_DTYPES = (
-    "int16", "int64", "uint8", "uint32", "bool", ">f2", "longdouble", "clongdouble", ">c8",
-    ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
+    ">i2", ">f2", "longdouble", "clongdouble", ">c8", ">f4", ">f8", "object", "U4", "S4",
+    "datetime64[s]", "i4,f4",
 )  # fmt: skip
 
 WRONG_SHAPES = {
@@ -125,7 +125,7 @@ def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
     )
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["int8", "int16", "float32", "float64"])
 def test_the_result_of_int8_is_int32(refuses, dtype):
     integers = {**arrays("int8"), "c": ones(4, 6, dtype="int32")}
     wrong = ones(4, 6, dtype=dtype)
@@ -134,13 +134,8 @@ def test_the_result_of_int8_is_int32(refuses, dtype):
 
 
 def test_the_way_out_of_a_wrong_result_dtype_is_one_that_fits(refuses):
-    integers = {**arrays("int8"), "c": ones(4, 6, dtype="int64")}
+    integers = {**arrays("int8"), "c": ones(4, 6, dtype="longdouble")}
     refuses(errors.DtypeError, r"c\.astype\('int32'\)", **integers)
-
-
-@pytest.mark.parametrize("name", ["a", "b"])
-def test_int32_factors_are_refused(refuses, name):
-    refuses(errors.DtypeError, f"{name} has dtype int32", **{name: arrays("int32")[name]})
 
 
 def test_int8_mixed_with_float32_factors_is_refused(refuses):
@@ -160,7 +155,7 @@ def test_explain_shape_refuses_what_gemm_refuses():
     with pytest.raises(errors.DtypeError, match="float64"):
         dxgemm.explain_shape(2, 3, 4, "float32", out_dtype="float64")
     with pytest.raises(errors.DtypeError, match="int32"):
-        dxgemm.explain_shape(2, 3, 4, "int32")
+        dxgemm.explain_shape(2, 3, 4, "int32 float32")
     with pytest.raises(errors.DtypeError, match="pass 'int32'"):
         dxgemm.explain_shape(2, 3, 4, "int8", out_dtype="int8")
 

@@ -1,7 +1,8 @@
-"""int8 through the public calls: exact int32 sums modulo 2**32, integers for alpha and beta."""
+"""Integers through the public calls: sums that are exact or wrap, integers for alpha and beta."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product as combinations
 
@@ -12,12 +13,83 @@ from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice import cublas_limits
+from dxgemm.call.route import clear_routes
+from dxgemm.choice import byte_products, cublas_limits
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.registry import find_implementation
+from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.lower.residue_products import lower_residues
+from dxgemm.problem import byte_form
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.residue_form import residue_form
+from dxgemm.runtime.simulator import SimulatedLaunch
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 LEAST, LARGEST = -(2**31), 2**31 - 1
+
+# Results of all products of integers; a new one has the first.
+WIDER = ("int32", "uint32", "int64", "uint64")
+RESULTS = {
+    name: WIDER if bits < 32 else tuple(x for x in WIDER if bits == 32 or x.endswith("64"))
+    for name, bits in (INTEGER_BITS | MIXED_BITS).items()
+}
+NEW = {"uint32": "uint32", "uint64": "uint64", "int64": "int64"}
+NEW |= dict.fromkeys(("int32 uint32", "uint32 int32"), "int64")
+
+# Operands and results that are computed by products of their bytes.
+BY_BYTES = [
+    ("int16", "int32"), ("uint16", "uint32"), ("uint16 int16", "int32"), ("int16 uint16", "int64"),
+    ("int32", "int32"), ("uint32", "uint32"), ("int32 uint32", "int32"), ("uint32", "int64"),
+    ("int32", "uint64"), ("int64", "int64"), ("uint64", "uint64"), ("int64", "uint64"),
+]  # fmt: skip
+
+
+def whole(rng, shape, dtype):
+    """Integers of all that a dtype holds, its extremes among them."""
+    if dtype == "bool":
+        return rng.integers(0, 4, shape) == 0
+    limits = np.iinfo(dtype)
+    values = rng.integers(limits.min, limits.max, shape, dtype=dtype, endpoint=True)
+    values.flat[0], values.flat[-1] = limits.min, limits.max
+    return values
+
+
+def exact(a, b, dtype, alpha=1, beta=0, c=None):
+    """alpha * a @ b + beta * c modulo 2**64, and then modulo what the dtype holds."""
+    product = a.astype(np.uint64) @ b.astype(np.uint64) * np.uint64(alpha % 2**64)
+    if beta:
+        product += c.astype(np.uint64) * np.uint64(beta % 2**64)
+    return product != 0 if dtype == "bool" else product.astype(dtype)
+
+
+WAYS = ("integers", "bytes") if simulator_enabled() else ("integers", "bytes", "residues")
+
+
+def quickest(way):
+    """Choice of one form: that of bytes, or of residues for results of 64 bits, or none."""
+
+    def quickest(problem, forms, device):
+        return {"integers": None, "bytes": forms[0], "residues": forms[-1]}[way]
+
+    return quickest
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Has integers multiplied themselves, or by their bytes or residues."""
+    monkeypatch.setattr(byte_products, "quickest", quickest(request.param))
+    clear_routes()
+    yield request.param
+    clear_routes()
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(79)
 
 
 @pytest.fixture(params=["int8"])
@@ -140,3 +212,292 @@ def test_the_roofline_is_that_of_the_tensor_cores():
     integers, half = (explanation.prediction.roofline for explanation in explained)
     assert integers.bound == "compute"
     assert integers.time_us == pytest.approx(half.time_us / 2)
+
+
+@pytest.mark.parametrize("dtype", RESULTS)
+def test_every_dtype_is_multiplied_exactly_into_every_wider_one(home, rng, dtype):
+    m, n, k = SIZE
+    a, b = (whole(rng, x, d) for x, d in zip(((m, k), (k, n)), factor_dtypes(dtype)))
+    sent = home.send(a), home.send(b)
+    result = home.fetch(dxgemm.gemm(*sent))
+    assert result.dtype == NEW.get(dtype, "int32")
+    np.testing.assert_array_equal(result, exact(a, b, result.dtype))
+    for out_dtype in RESULTS[dtype][:: 1 if simulator_enabled() else 3]:  # kernels take seconds
+        out = home.send(np.zeros((m, n), out_dtype))
+        assert dxgemm.gemm(*sent, out=out) is out
+        np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype))
+
+
+def test_the_reference_is_that_of_python_integers(rng):
+    a, b, c = whole(rng, (3, 5), "int64"), whole(rng, (5, 4), "int64"), whole(rng, (3, 4), "int64")
+    expected = 3 * (a.astype(object) @ b.astype(object)) - 7 * c.astype(object)
+    wrapped = (expected + 2**63) % 2**64 - 2**63
+    assert (exact(a, b, "int64", 3, -7, c) == wrapped).all()
+
+
+# Sizes of the memory of a matrix, by its own, and the matrix as a view of it.
+LAYOUTS = {
+    "row": (lambda m, n: (m, n), lambda x: x),
+    "column": (lambda m, n: (n, m), lambda x: x.T),
+    "strided": (lambda m, n: (2 * m, 3 * n), lambda x: x[::2, ::3]),
+    "reversed": (lambda m, n: (m, n), lambda x: x[::-1, ::-1]),
+    "offset": (lambda m, n: (m + 2, n + 2), lambda x: x[1:-1, 1:-1]),
+}
+
+
+def laid(home, values, layout):
+    """A matrix of the library with these values, as it lies in memory by a layout."""
+    sizes, view = LAYOUTS[layout]
+    found = view(home.send(np.zeros(sizes(*values.shape), values.dtype)))
+    found[...] = home.send(values)
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+def test_both_ways_give_the_same_bits_in_every_layout(home, rng, way, dtype, out_dtype, layout):
+    m, n, k = SIZE
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    c = whole(rng, (m, n), out_dtype)
+    sent = [laid(home, value, layout) for value in (a, b, c)]
+    out = laid(home, np.zeros((m, n), out_dtype), layout)
+    dxgemm.gemm(*sent, alpha=-3, beta=5, out=out)
+    np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype, -3, 5, c))
+    np.testing.assert_array_equal(home.fetch(sent[2]), c)
+
+
+@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@pytest.mark.parametrize("k", [1, 7, 33])
+def test_extremes_and_tails_of_k(home, way, dtype, out_dtype, k):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    for a_value in (np.iinfo(a_dtype).min, np.iinfo(a_dtype).max):
+        for b_value in (np.iinfo(b_dtype).min, np.iinfo(b_dtype).max):
+            a, b = np.full((3, k), a_value, a_dtype), np.full((k, 2), b_value, b_dtype)
+            out = home.send(np.zeros((3, 2), out_dtype))
+            dxgemm.gemm(home.send(a), home.send(b), out=out)
+            np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype))
+
+
+@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
+    m, n, k = SIZE
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    a, b = whole(rng, (2, m, k), a_dtype), whole(rng, (2, k, n), b_dtype)
+    for left, right in ((a, b), (a[0], b), (a, b[0])):
+        out = home.send(np.zeros((2, m, n), out_dtype))
+        dxgemm.gemm(home.send(left), home.send(right), out=out)
+        np.testing.assert_array_equal(home.fetch(out), exact(left, right, out_dtype))
+
+
+def test_parts_of_k_and_of_the_rows_are_added_up(home, rng, monkeypatch):
+    monkeypatch.setattr(byte_products, "quickest", quickest("bytes"))
+    monkeypatch.setattr(byte_form, "MOST_EXACT_K", 64)
+    monkeypatch.setattr(byte_form, "MOST_SUMS_BYTES", 400)
+    clear_routes()
+    a, b, c = (whole(rng, shape, "int64") for shape in ((5, 20), (20, 3), (5, 3)))
+    result = dxgemm.gemm(*map(home.send, (a, b, c)), 2**61 + 1, -(2**63))
+    clear_routes()
+    np.testing.assert_array_equal(home.fetch(result), exact(a, b, "int64", 2**61 + 1, -(2**63), c))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@pytest.mark.parametrize("extreme", ["min", "max", "random"])
+def test_long_sums_are_exact_or_wrap(cupy, rng, way, dtype, out_dtype, extreme):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    a, b = whole(rng, (9, 2**17), a_dtype), whole(rng, (2**17, 5), b_dtype)
+    if extreme != "random":
+        a[...], b[...] = getattr(np.iinfo(a_dtype), extreme), getattr(np.iinfo(b_dtype), extreme)
+    out = cupy.zeros((9, 5), out_dtype)
+    dxgemm.gemm(cupy.asarray(a), cupy.asarray(b), out=out)
+    np.testing.assert_array_equal(out.get(), exact(a, b, out_dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (1000, 3, 513)])
+def test_large_products_of_integers(cupy, rng, way, dtype, out_dtype, shape):
+    (m, n, k), (a_dtype, b_dtype) = shape, factor_dtypes(dtype)
+    a, b, c = (
+        whole(rng, (m, k), a_dtype),
+        whole(rng, (k, n), b_dtype),
+        whole(rng, (m, n), out_dtype),
+    )
+    out = dxgemm.gemm(*map(cupy.asarray, (a, b, c)), 3, -1)
+    np.testing.assert_array_equal(out.get(), exact(a, b, out_dtype, 3, -1, c))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["uint8", "uint8 int8", "int8 uint8"])
+@pytest.mark.parametrize(
+    "name", ["wgmma", "tensor_tile", "shifted_tile", "skinny_wgmma", "skinny_shifted"]
+)
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, order):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    for m, n in ((64, 8), (8, 64), (150, 170)):
+        a, b = whole(rng, (m, 96), a_dtype), whole(rng, (96, n), b_dtype)
+        sent = cupy.asarray(a), cupy.asarray(b.T.copy()).T
+        out = laid(home, np.zeros((m, n), np.int32), order)
+        dxgemm.gemm(*sent, out=out, implementation=name)
+        np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
+
+
+@pytest.mark.parametrize("alpha, beta", [(1, 0), (0, 1), (1, 1)])
+def test_bool_is_whether_a_sum_is_not_0(home, rng, alpha, beta):
+    m, n, k = SIZE
+    a, b, c = (whole(rng, shape, "bool") for shape in ((m, k), (k, n), (m, n)))
+    expected = (alpha * (a.astype(int) @ b) + beta * c) != 0
+    result = home.fetch(dxgemm.gemm(*map(home.send, (a, b, c)), alpha, beta))
+    assert result.dtype == bool
+    np.testing.assert_array_equal(result, expected)
+    result = dxgemm.gemm(home.send(a), home.send(b))
+    np.testing.assert_array_equal(home.fetch(result), (a.astype(int) @ b) != 0)
+    counts = dxgemm.gemm(home.send(a), home.send(b), out=home.send(np.zeros((m, n), np.int32)))
+    np.testing.assert_array_equal(home.fetch(counts), a.astype(int) @ b)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64"])
+def test_empty_products_of_integers(home, dtype):
+    for m, n, k in ((0, 3, 4), (3, 0, 4), (3, 4, 0)):
+        a, b = home.send(np.ones((m, k), dtype)), home.send(np.ones((k, n), dtype))
+        result = home.fetch(dxgemm.gemm(a, b))
+        assert result.shape == (m, n) and not result.any()
+
+
+def test_alpha_and_beta_of_64_bits_are_exact(home, way):
+    a, b = np.ones((2, 3), np.uint64), np.ones((3, 2), np.uint64)
+    c = np.full((2, 2), 3, np.uint64)
+    for alpha, beta in ((2**63 + 1, 2**64 - 1), (-(2**63), -1), (2**53 + 1, 0)):
+        result = dxgemm.gemm(*map(home.send, (a, b, c)), alpha, beta)
+        assert (home.fetch(result) == (3 * alpha + 3 * beta) % 2**64).all()
+        c[...] = 3
+
+
+@pytest.mark.parametrize(
+    "dtype, value",
+    [("bool", 2), ("int16", 2**31), ("uint32", 2**32), ("int32", -(2**31) - 1), ("int64", 2**64)],
+)
+def test_factors_that_do_not_fit_are_refused(dtype, value):
+    a = np.ones((2, 2), dtype)
+    with pytest.raises(errors.ScalarError, match=f"alpha is .*{dtype} products are summed"):
+        dxgemm.gemm(a, a, alpha=value)
+
+
+@pytest.mark.parametrize(
+    "a, b, out",
+    [
+        ("int8", "int16", None), ("int64", "uint64", None), ("bool", "int8", None),
+        ("int32", "float32", None), ("int64", "int64", "int32"), ("int16", "int16", "int16"),
+        ("int32", "int32", "float64"), ("bool", "bool", "int64"),
+    ],
+)  # fmt: skip
+def test_dtypes_that_do_not_go_together_are_refused(a, b, out):
+    given = {} if out is None else {"out": np.zeros((2, 2), out)}
+    with pytest.raises(errors.DtypeError, match="dtypes differ: a is"):
+        dxgemm.gemm(np.ones((2, 2), a), np.ones((2, 2), b), **given)
+
+
+def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
+    m, n, k = SIZE
+    a, b = whole(rng, (m, k), "uint8"), whole(rng, (k, n), "int8")
+    out = home.send(np.zeros((m, n), np.float32))
+    dxgemm.gemm(home.send(a), home.send(b), out=out, epilogue=dxgemm.epilogues.scale(0.5))
+    np.testing.assert_array_equal(home.fetch(out), 0.5 * exact(a, b, "int32"))
+    total = dxgemm.gemm(home.send(a), home.send(b), epilogue=dxgemm.reductions.sum())
+    assert int(home.fetch(total)) == exact(a, b, "int64").sum()
+    wide = np.ones((2, 2), np.int64)
+    with pytest.raises(errors.UnsupportedProblemError, match="8 and 16 bits"):
+        dxgemm.gemm(wide, wide, epilogue=dxgemm.reductions.sum())
+
+
+def test_plans_matmul_and_symmetric_results(home, rng, way):
+    m, n, k = SIZE
+    a, b = whole(rng, (m, k), "int32"), whole(rng, (k, n), "int32")
+    sent = home.send(a), home.send(b)
+    plan = dxgemm.plan(*sent)
+    for _ in range(2):
+        np.testing.assert_array_equal(home.fetch(plan()), exact(a, b, "int32"))
+        a[...] = whole(rng, (m, k), "int32")
+        sent[0][...] = home.send(a)
+    found = dxgemm.matmul(home.send(a[0]), sent[1])
+    np.testing.assert_array_equal(home.fetch(found), exact(a[:1], b, "int32")[0])
+    found = dxgemm.gemm_symmetric(sent[0])
+    np.testing.assert_array_equal(home.fetch(found), exact(a, a.T, "int32"))
+
+
+def test_integers_of_torch(rng):
+    m, n, k = SIZE
+    torch = pytest.importorskip("torch")
+    device = "cpu" if simulator_enabled() else "cuda"
+    for dtype in ("uint8", "int16", "int32", "int64", "bool"):
+        a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
+        found = dxgemm.gemm(torch.tensor(a, device=device), torch.tensor(b, device=device))
+        found = found.cpu().numpy()
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
+
+
+def test_integers_of_jax(rng):
+    m, n, k = SIZE
+    jax, compiled = pytest.importorskip("jax"), pytest.importorskip("dxgemm.jax")
+    for dtype in ("uint8", "int16", "int32", "uint32", "bool"):
+        a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
+        found = np.asarray(dxgemm.gemm(jax.numpy.asarray(a), jax.numpy.asarray(b)))
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
+        found = np.asarray(jax.jit(compiled.gemm)(a, b))
+        np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
+
+
+@pytest.mark.parametrize(
+    "dtype, products",
+    [("uint16", "4 products of bytes"), ("int16", "4 products of bytes"),
+     ("int32", "10 products of bytes"), ("int64", "18 products of residues")],
+)  # fmt: skip
+def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
+    explained = dxgemm.explain_shape(4096, 4096, 4096, dtype, gpu="H200")
+    assert explained.work.computed_as == products
+    assert explained.work.dtype == dtype
+    assert "digits | digits" in str(explained)
+    assert dxgemm.explain_shape(8, 8, 8, "int16", gpu="H200").work.computed_as is None
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32 uint32", "int16"])
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_residues_are_made_of_integers_and_integers_of_residues(rng, dtype, order):
+    """All steps but the product of residues, which NumPy stands in for."""
+    if not simulator_enabled():
+        pytest.skip("the simulator's kernels read NumPy's memory")
+    m, n, k = 3, 5, 19
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    if order == "column":
+        a, b = np.asfortranarray(a), np.asfortranarray(b)
+    c, out = whole(rng, (m, n), "int64"), np.zeros((m, n), np.int64)
+    problem = replace(contiguous_problem(dtype, m, n, k, out_dtype="int64"), reads_c=True)
+    if order == "column":
+        problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
+    form = residue_form(problem)
+    kernel = find_implementation("emulated_float64")
+    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
+    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
+    arrays = {"a": a, "b": b, "c": c, "out": out} | memory
+    values = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
+    values |= {"alpha": -3, "beta": 7}
+
+    def run(step):
+        given = (*step.values, *step.operands)
+        call = [x if isinstance(x, int) else values[x.name] + x.offset for x in given]
+        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(call), 0)
+
+    split_a, split_b, _, adding = program.steps
+    run(split_a)
+    run(split_b)
+    assert not memory["flag"].any()
+    residues = [memory[f"digits of {x}"].reshape(form.count, -1, 32).astype(int) for x in "ab"]
+    assert not residues[0][:, :, k:].any()
+    moduli = np.array(MODULI[: form.count])[:, None, None]
+    found = (residues[0] @ residues[1].transpose(0, 2, 1) + 128) % moduli - 128
+    memory["residues of the result"].reshape(form.count, m, 32)[:, :, :n] = found
+    run(adding)
+    np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))

@@ -165,7 +165,7 @@ def test_rows_of_a_batch_invariant_product_have_the_same_bits():
         (errors.ShapeError, (2, M, K), (3, K, N), None, {}),
         (errors.ShapeError, (M, K), (K, N), (M, N + 1), {"beta": 1.0}),
         (errors.DtypeError, (M, K), (K, N, "float64"), None, {}),
-        (errors.DtypeError, (M, K, "int16"), (K, N, "int16"), None, {}),
+        (errors.DtypeError, (M, K, "int16"), (K, N, "int8"), None, {}),
         (errors.DtypeError, (M, K, "complex64"), (K, N, "complex64"), None, {}),
         (errors.DtypeError, (M, K), (K, N), (M, N, "complex128"), {"beta": 1.0}),
         (errors.DtypeError, (M, K), (K, N), (M, N, "float64"), {"beta": 1.0}),

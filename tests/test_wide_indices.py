@@ -45,15 +45,18 @@ from sparse_operands import (
 )
 
 from dxgemm.choice.emulation import product_problem
-from dxgemm.choice.emulation_parts import operand_parts, operand_residues
+from dxgemm.choice.emulation_parts import buffers, operand_parts, operand_residues
 from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import kernels
 from dxgemm.handwritten.kernels import (
+    add_digits,
+    add_residues,
     align_rows,
     complex_copy,
     complex_sum,
+    digits,
     grouped,
     grouped_tensor_tile,
     merge_partials,
@@ -75,6 +78,7 @@ from dxgemm.lower.product import adding_step
 from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
+from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import OUT
@@ -580,6 +584,83 @@ def test_every_element_is_reconstructed(shape, triangle):
             assert (matrix.max(), row.max(), col.max()) == (batch - 1, m - 1, n - 1)
 
 
+@pytest.mark.parametrize("form", ["balanced", "residues"])
+@pytest.mark.parametrize("order", ["row", "col"])
+@pytest.mark.parametrize("shape", COPIED_SHAPES, ids=str)
+def test_every_integer_is_split_into_bytes(shape, order, form):
+    batch, m, n = shape
+    step, count = row_bytes(n), 2
+    config, strides = digits.KERNEL.simulator_configs[0], matrices(batch, m, n, order)
+    rows, apart = Strides(count * m * step, step, 1), m * step
+    epilogue = Fusion((), buffers("int32")) if form == "residues" else None
+    arguments = KernelArguments(
+        "int32", m, n, 0, batch, strides, Strides(0, apart, step), out=rows, out_dtype="int8",
+        epilogue=epilogue,
+    )  # fmt: skip
+    variant = (*digits.variant(config, arguments), str(count), form, "up")
+    spec = file_spec(digits, arguments, variant, config)
+    blocks = digits.block_count(config, arguments)
+    if blocks > MOST_BLOCKS:
+        pytest.skip("more blocks than a launch has")
+    a = SparseOperand("int32", (batch, m, n), strides)
+    out = SparseOperand("int8", (batch, m, step, count), (*rows, apart))
+    flag = (FLAG,) if epilogue else ()
+    operands, grid, point = {"a": a, "out": out}, (blocks, 1, 1), (blocks - 1, 0, 0)
+    launch(spec, arguments, operands, flag, (np.int64(0),) * 2, grid, point)
+
+    def expected(matrix, row, col, part):
+        x = np.where(col < n, a.at(matrix, row, np.minimum(col, n - 1)), 0).astype(np.int64)
+        if form == "residues":
+            modulus = np.array(MODULI)[part]
+            return (x + modulus // 2) % modulus - modulus // 2
+        return ((x + 0x80808080) >> (8 * part) & 255) - 128
+
+    check_tile(out, expected, True)
+
+
+@pytest.mark.parametrize("file", [add_digits, add_residues], ids=["digits", "residues"])
+@pytest.mark.parametrize("shape", RESULTS, ids=str)
+def test_every_integer_is_made_of_its_products(shape, file):
+    batch, m, n = shape
+    count, c_strides = 2, matrices(batch, m, n)
+    row = n if file is add_digits else row_bytes(n)
+    # Sums of digits are (weight, matrix, row), residues (matrix, modulus, row).
+    sheet = m * row
+    matrix_step, apart = (sheet, batch * sheet) if file is add_digits else (2 * sheet, sheet)
+    arguments = KernelArguments(
+        "int64", m, n, count, batch, Strides(matrix_step, row, apart), c=c_strides, out=c_strides,
+        epilogue=Fusion((), buffers("int32")), reads_c=True,
+    )  # fmt: skip
+    variant = ("int64",) if file is add_digits else ("int64", str(count))
+    spec = file_spec(file, arguments, variant, file.KERNEL.simulator_configs[0])
+    blocks = file.block_count(spec.config, arguments)
+    if blocks > MOST_BLOCKS:
+        pytest.skip("more blocks than a launch has")
+
+    def same(index):
+        """The same for each digit or modulus."""
+        return small(index // matrix_step * matrix_step + index % sheet)
+
+    own = SparseOperand(
+        "int32" if file is add_digits else "int8", (batch, m, row, count),
+        (matrix_step, row, 1, apart), function=small if file is add_digits else same,
+    )  # fmt: skip
+    c = SparseOperand("int64", (batch, m, n), c_strides)
+    out = SparseOperand("int64", (batch, m, n), c_strides)
+    operands, grid, point = {"c": c, "out": out}, (blocks, 1, 1), (blocks - 1, 0, 0)
+    scalars = np.int64(2), np.int64(3)
+    launch(spec, arguments, operands, ((own, 0),), scalars, grid, point)
+
+    def expected(matrix, row, col):
+        high, low = (own.at(matrix, row, col, part).astype(np.int64) for part in range(2))
+        total = 256 * high + low if file is add_digits else low
+        return 2 * total + 3 * c.at(matrix, row, col).astype(np.int64)
+
+    positions, values = out.written()
+    assert [position.max() + 1 for position in positions] == [batch, m, n]
+    np.testing.assert_array_equal(values, expected(*positions))
+
+
 @pytest.mark.parametrize("name", ["emulated_float32", "emulated_float32_tile"])
 @pytest.mark.parametrize("shape", [(1, MOST, 8), (1, 8, MOST), (2**25, 8, 8)], ids=str)
 def test_every_product_of_parts_is_right_beyond_32_bits(name, shape):
@@ -883,6 +964,7 @@ def test_no_kernel_is_forgotten():
         "add_slices", "complex_sum", "complex_copy", "align_rows", "scatter_rows", "decompose",
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
-        "grouped_tensor_tile", "group_offsets", "native_fallback",
+        "grouped_tensor_tile", "group_offsets", "native_fallback", "add_digits", "add_residues",
+        "digits",
     }  # fmt: skip
     assert files == run | {*NOT_RUN}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.operands import exchanged_dtype, sums_dtype
 from dxgemm.handwritten.parts.place import make_skinny_place
 from dxgemm.handwritten.parts.skinny_layouts import Config
 from dxgemm.handwritten.parts.skinny_load import Producer
@@ -46,14 +47,15 @@ def make_skinny_kernel(
     tile_k = config.tile_k(dtype)
     barriers_smem = stages * config.stage_bytes
     buffer_smem = barriers_smem + 16 * stages
-    begin, consume, put, frees = make_consumer(config, dtype, x_across, y_across)
+    begin, consume, put, frees = make_consumer(
+        config, dtype if large_is_a else exchanged_dtype(dtype), x_across, y_across
+    )
     produce, fills = make_producer(config, dtype, large, *innermosts)
     init_ring = make_init_ring(stages, frees, fills)
     partial_tiles = config.partial_tiles
     find = make_skinny_place(config, tile_k, large_is_a)
     add_partial_tiles = make_add_partial_tiles(config)
-    acc_dtype = "int32" if dtype == "int8" else "float32"
-    store_tile = make_store(config, large_is_a, acc_dtype, out_dtype or dtype, epilogue)
+    store_tile = make_store(config, large_is_a, sums_dtype(dtype), out_dtype or dtype, epilogue)
 
     @gemm_kernel
     def skinny_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

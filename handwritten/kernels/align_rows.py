@@ -15,7 +15,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, make_chunk_loads
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES
 
 WARP = 32
 STEPS = 4  # chunks of a thread
@@ -106,7 +106,7 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(ThreadsConfig(threads=256),),
-    dtypes=("float16", "bfloat16", "float32", "float64", "int8"),
+    dtypes=("float16", "bfloat16", "float32", "float64", *BYTES),
     variant=variant,
     block_count=block_count,
 )

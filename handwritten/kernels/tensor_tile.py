@@ -25,7 +25,7 @@ from dxgemm.handwritten.parts.configs import LineConfig
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.line_mainloop import make_line_tiles, make_multiply, stage_k
 from dxgemm.handwritten.parts.line_tiles import layout
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import BYTES, HALVES, ITEM_BYTES, sums_dtype
 from dxgemm.handwritten.parts.place import Place, make_place
 from dxgemm.handwritten.parts.ring import make_load
 from dxgemm.handwritten.parts.store import Store, make_store
@@ -86,11 +86,10 @@ def make_kernel(
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
     epilogue, _, is_dead = make_is_dead(epilogue)
-    acc_dtype = "int32" if dtype == "int8" else "float32"
     return make_line_kernel(
         config, dtype, (a_layout, b_layout),
         make_place(config, stage_k(dtype), is_sliced=slicing == "sliced", is_dead=is_dead),
-        make_store(config, out_dtype, epilogue=epilogue, acc_dtype=acc_dtype),
+        make_store(config, out_dtype, epilogue=epilogue, acc_dtype=sums_dtype(dtype)),
     )  # fmt: skip
 
 
@@ -124,7 +123,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128, warp_m=32, stages=3),
         Config(tile_m=64, tile_n=64, warp_m=16, stages=4),
     ),
-    dtypes=("float16", "bfloat16", "int8"),
+    dtypes=(*HALVES, *BYTES),
     minimum_arch=80,
     supports=supports,
     variant=variant,

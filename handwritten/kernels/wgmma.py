@@ -22,6 +22,7 @@ from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.operands import BYTES, HALVES, exchanged_dtype, sums_dtype
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
@@ -36,8 +37,9 @@ def make_kernel(
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
-    kind, tile_k = KINDS[dtype], wgmma_layouts.stage_k(dtype)
+    tile_k = wgmma_layouts.stage_k(dtype)
     is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
+    kind = KINDS[exchanged_dtype(dtype) if is_exchanged else dtype]
     order = -1 if is_exchanged else 1
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
@@ -49,7 +51,7 @@ def make_kernel(
         make_multiply(config, kind, a_across, b_across),
         make_store(
             config, out_dtype or dtype, not is_exchanged, kind == "tf32" and a_across, stored,
-            epilogue, "int32" if dtype == "int8" else "float32",
+            epilogue, sums_dtype(dtype),
         ),
         is_exchanged,
     )  # fmt: skip
@@ -82,7 +84,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),
     ),
-    dtypes=("float16", "bfloat16", "float32", "int8"),
+    dtypes=(*HALVES, "float32", *BYTES),
     only_arch=90,
     supports=wgmma_layouts.supports,
     variant=wgmma_layouts.variant,

@@ -1,12 +1,13 @@
-"""A tile of the result a thread, for float16, bfloat16 and int8 in any layout.
+"""A tile of the result a thread, for half precision and integers of any dtypes in any layout.
 
-Idea: grown from `thread_tile_2d`. Elements are widened to the type of sums, float32 or int32, on
-their way into shared memory, and multiplied and summed as such. Results narrower than that are
-rounded once, when they are stored; int32 wraps around. The kernel lacks the speed of tensor cores,
+Idea: grown from `thread_tile_2d`. Elements are widened on their way into shared memory: halves to
+float32, integers to 32 bits, or 64 if they have as many. They are multiplied and summed in float32,
+int32, or int64 for results of 64 bits. Halves are rounded once, when they are stored; sums of
+integers wrap around, and bool is whether they are 0. The kernel lacks the speed of tensor cores,
 but has none of their constraints: it takes what kernels for them must decline.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the type of sums
-or, but for int8, in the dtype of a and b.
-Constraints: those of `thread_tile_2d`; shared memory holds the type of sums.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out of halves in their
+dtype or in float32; of integers in any dtype of as many bits as the sums, and of bool in bool.
+Constraints: those of `thread_tile_2d`; shared memory holds what is multiplied.
 Source: as `thread_tile_2d`.
 """
 
@@ -20,29 +21,49 @@ import numpy as np
 
 from dxgemm.handwritten.ladder import thread_tile_2d
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
-SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
+SIGNED = ("int8", "int16", "int32", "int64")
+INTEGERS = (*SIGNED, *(f"u{dtype}" for dtype in SIGNED))
+MIXED = (*(f"{x} u{x}" for x in SIGNED[:3]), *(f"u{x} {x}" for x in SIGNED[:3]))
+SUMS_OF_64_BITS = ("int64", "uint64")
+
+
+def held_dtype(factor: str) -> str:
+    """Dtype in which elements of a or b are multiplied, before their products are widened."""
+    if factor in HALVES:
+        return "float32"
+    return {"uint32": "uint32", "int64": "int64", "uint64": "int64"}.get(factor, "int32")
+
+
+def sums_dtype(dtype: str, out_dtype: str) -> str:
+    """Dtype of sums."""
+    if dtype in HALVES:
+        return "float32"
+    return "int64" if out_dtype in SUMS_OF_64_BITS else "int32"
 
 
 @dataclass(frozen=True)
 class Config(thread_tile_2d.Config):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
-    Whatever the dtype, shared memory and registers hold sums of four bytes, float32 or int32.
+    Shared memory and registers hold four bytes for each element, or eight of 64 bits. Sums of 64
+    bits take more registers, which other operands may have too.
     """
 
     def min_blocks(self, dtype: str) -> int:
-        return super().min_blocks("float32")
+        is_short = dtype in HALVES or dtype in ("int8", "bool")
+        return super().min_blocks("float32" if is_short else "int64")
 
     def padding(self, dtype: str) -> int:
-        return super().padding("float32")
+        return super().padding(held_dtype(dtype.partition(" ")[0]))
 
     def smem_bytes(self, dtype: str) -> int:
-        return super().smem_bytes("float32")
+        return super().smem_bytes(held_dtype(dtype.partition(" ")[0]))
 
     def accumulator_bytes(self, dtype: str) -> int:
-        return super().accumulator_bytes("float32")
+        return super().accumulator_bytes(held_dtype(dtype.partition(" ")[0]))
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
@@ -74,7 +95,7 @@ def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
     return portion
 
 
-def make_copy(copies: int, dtype: str) -> Callable[..., None]:
+def make_copy(copies: int, factor: str) -> Callable[..., None]:
     """A device function: copy so many elements of a thread, widened, into a tile of [k][outer].
 
     (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth): elements outside
@@ -82,12 +103,14 @@ def make_copy(copies: int, dtype: str) -> Callable[..., None]:
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.widening import WIDEN
+    from dxgemm.handwritten.parts.widening import WIDEN, stored_type, view_as
 
-    scalar, widen = np.dtype(SUMS[dtype]).type, WIDEN[dtype]
+    scalar, stored = np.dtype(held_dtype(factor)).type, stored_type(factor)
+    widen = WIDEN.get(factor, scalar)
 
     @device
-    def copy(smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth):
+    def copy(smem, pointer, index, index_step, outer, k, outer_step, k_step, outers, depth):
+        data = view_as(stored, pointer)
         for _ in range(copies):
             value = scalar(0)
             if outer < outers and k < depth:
@@ -116,8 +139,10 @@ def make_kernel(
     from dxgemm.handwritten.parts.tiles import make_find_tile
     from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
-    sums = SUMS[dtype]
+    sums, (a_dtype, _, b_dtype) = sums_dtype(dtype, out_dtype), dtype.partition(" ")
+    b_dtype = b_dtype or a_dtype
     scalar = np.dtype(sums).type
+    a_held, b_held = (np.dtype(held_dtype(factor)).type for factor in (a_dtype, b_dtype))
     # A result in half precision is added to as float32, and stored as bits.
     result = "float32" if out_dtype in NARROW else out_dtype
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
@@ -133,16 +158,16 @@ def make_kernel(
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
-    copy_a = make_copy(tile_m * tile_k // threads, dtype)
-    copy_b = make_copy(tile_n * tile_k // threads, dtype)
+    copy_a = make_copy(tile_m * tile_k // threads, a_dtype)
+    copy_b = make_copy(tile_n * tile_k // threads, b_dtype)
     portion = make_portion(threads, tile_k)
 
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
-        b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
-        a_frag = cuda.local.array(thread_m, scalar)
-        b_frag = cuda.local.array(thread_n, scalar)
+        a_smem = cuda.shared.array((tile_k, a_smem_row), a_held)
+        b_smem = cuda.shared.array((tile_k, b_smem_row), b_held)
+        a_frag = cuda.local.array(thread_m, a_held)
+        b_frag = cuda.local.array(thread_n, b_held)
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
@@ -193,9 +218,9 @@ def make_kernel(
                 for i in range(thread_m):
                     for j in range(thread_n):
                         if not is_inner:
-                            acc[i, j] += a_frag[i] * b_frag[j]
+                            acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
                         elif kk < depth:  # what lies beyond k is zero
-                            acc[i, j] = step(acc[i, j], a_frag[i], b_frag[j])
+                            acc[i, j] = step(acc[i, j], scalar(a_frag[i]), scalar(b_frag[j]))
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
@@ -211,8 +236,8 @@ def make_kernel(
                     out_index = out_tile + row * out.row + col // taken * out.col
                     values = ()
                     for piece in static_range(taken):
-                        values = values + (scaled(alpha, acc[i, j + piece]),)
-                    values = plus_c(values, beta, c, c_index, c.col)
+                        values = values + (scaled(scalar(alpha), acc[i, j + piece]),)
+                    values = plus_c(values, scalar(beta), c, c_index, c.col)
                     put(out.data, out_index, finish(values, matrix, row, col, extra)[0])
 
     return widening_tile_kernel
@@ -226,10 +251,11 @@ KERNEL = Kernel(
         Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
     ),
     simulator_configs=(Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),),
-    dtypes=tuple(SUMS),
+    dtypes=(*HALVES, "bool", *INTEGERS, *MIXED),
     variant=variant,
     takes_pairs=True,
     takes_inner=True,
     takes_masks=True,
     quantises=True,
+    widens=True,
 )

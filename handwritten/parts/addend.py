@@ -9,6 +9,8 @@ import numpy as np
 
 from dxgemm.handwritten.parts.unroll import device, static_range
 
+# Dtypes of c that are added to sums of integers, modulo 2**32 or 2**64.
+INTEGERS = {"int32": ("uint32", "bool"), "int64": ("uint64",)}
 KINDS = {"float16": "f16", "bfloat16": "bf16"}  # as PTX names them
 
 
@@ -28,6 +30,7 @@ def make_plus(
 
     add = plus or plus_scaled
     adds_c = out_dtype == dtype or (out_dtype in KINDS and dtype == "float32")
+    adds_c = adds_c or out_dtype in INTEGERS.get(dtype, ())
 
     @device
     def plus_c(values, beta, c, index, step):

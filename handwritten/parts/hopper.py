@@ -204,11 +204,12 @@ def _wgmma(
     the sum starts from zero.
     """
     count = acc_type.count
-    depth = {"tf32": 8, "s8": 32}.get(kind, 16)
+    is_bytes, factors = "8" in kind, kind if "." in kind else f"{kind}.{kind}"
+    depth = 32 if is_bytes else {"tf32": 8}.get(kind, 16)
     # Operands are not negated; 16-bit operands may be transposed.
-    flags = {"tf32": ", 1, 1", "s8": ""}.get(
-        kind, ", 1, 1" + "".join(f", {int(literal(flag))}" for flag in transposes)
-    )
+    flags = "" if is_bytes else ", 1, 1"
+    if not is_bytes and kind != "tf32":
+        flags += "".join(f", {int(literal(flag))}" for flag in transposes)
     acc_names = ", ".join(f"${i}" for i in range(count))
     # Operand numbers continue after those of the results and of the sums tied to them.
     a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
@@ -217,7 +218,7 @@ def _wgmma(
     text = (
         f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {highs[1]}}}; "
         f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
-        f"{'s32' if kind == 's8' else 'f32'}.{kind}.{kind} "
+        f"{'s32' if is_bytes else 'f32'}.{factors} "
         f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
     )
     constraint, register = _register(acc_type)
@@ -242,12 +243,12 @@ def _wgmma(
 def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
 
-    `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth and b is
-    depth x n, both in shared memory, with a depth of 32 bytes. Each is given by the low half of its
-    descriptor, and `high` is the upper half of both; see `descriptor_halves`. Operands are K-major,
-    or MN-major if transposed, which tf32 and s8 do not support. acc holds n / 2 elements per
-    thread: element 4 * j + 2 * h + e is in row 16 * warp + lane // 4 + 8 * h and column
-    8 * j + lane % 4 * 2 + e.
+    `kind` is "f16", "bf16", "tf32", or "s8", "u8", "s8.u8", "u8.s8", whose sums are int32. a is
+    64 x depth and b is depth x n, both in shared memory, with a depth of 32 bytes. Each is
+    given by the low half of its descriptor, and `high` is the upper half of both; see
+    `descriptor_halves`. Operands are K-major, or MN-major if transposed, which tf32 and bytes
+    do not support. acc holds n / 2 elements per thread: element 4 * j + 2 * h + e is in row 16
+    * warp + lane // 4 + 8 * h and column 8 * j + lane % 4 * 2 + e.
     """
     multiply = _wgmma(
         literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)

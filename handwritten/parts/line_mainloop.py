@@ -7,7 +7,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts.fragment import make_warp_corner
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES, STEPS, LineTile, make_line_tile
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES
 from dxgemm.handwritten.parts.ring import Load
 
 
@@ -83,7 +83,7 @@ def make_multiply(
     read_a = make_fragments(left, config.parts, a_bytes)
     read_b = make_fragments(right, config.parts, b_bytes)
     sums_count = config.warp_m * config.warp_n // 32 + kept
-    scalar, corner = int32 if dtype == "int8" else float32, make_warp_corner(config)
+    scalar, corner = int32 if dtype in BYTES else float32, make_warp_corner(config)
     (start_a, start_b), (put_a, put_b) = load.start, load.put
     puts_a, puts_b = put_a is not None, put_b is not None
     tile_k, behind = stage_k(dtype), load.behind

@@ -39,6 +39,9 @@ else:
         "float16": (16, "f32.f16.f16.f32", "r"),
         "bfloat16": (16, "f32.bf16.bf16.f32", "r"),
         "int8": (32, "s32.s8.s8.s32", "r"),
+        "uint8": (32, "s32.u8.u8.s32", "r"),
+        "int8 uint8": (32, "s32.s8.u8.s32", "r"),
+        "uint8 int8": (32, "s32.u8.s8.s32", "r"),
     }
     # Quarters of a float64 instruction; those of the second half of k add to the first half's sums.
     _QUARTERS = " ".join(

@@ -7,9 +7,21 @@ from typing import Any
 VECTOR_BYTES = 16  # of the widest access to memory
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "int32": 4,
-    "complex64": 8, "complex128": 16,
+    "complex64": 8, "complex128": 16, "uint8": 1, "int8 uint8": 1, "uint8 int8": 1,
 }  # fmt: skip
 HALVES = ("float16", "bfloat16")
+# Dtypes of a and b, or of both if they differ, that tensor cores multiply with sums of int32.
+BYTES = ("int8", "uint8", "int8 uint8", "uint8 int8")
+
+
+def sums_dtype(dtype: str) -> str:
+    """Dtype of the sums of tensor cores, for operands of up to 4 bytes."""
+    return "int32" if dtype in BYTES else "float32"
+
+
+def exchanged_dtype(dtype: str) -> str:
+    """Dtype of the transposed product, whose factors are exchanged."""
+    return " ".join(reversed(dtype.split(" ")))
 
 
 def operand_mode(problem: Any, name: str) -> str:

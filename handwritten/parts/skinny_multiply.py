@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE, Config
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, SWIZZLE_ROWS, make_after
@@ -38,7 +39,7 @@ def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bo
     from dxgemm.handwritten.parts.intrinsics import device_function, store_shared, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    kind, scalar = KINDS[dtype], int32 if dtype == "int8" else float32
+    kind, scalar = KINDS[dtype], int32 if dtype in BYTES else float32
     panels, stage_bytes, few = config.panels, config.stage_bytes, config.few
     sums_row = SUMS_ROW
     x_panel, y_panel = TILE * ROW_BYTES // 16, few * ROW_BYTES // 16  # units of descriptors

@@ -19,7 +19,10 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     make_after,
 )
 
-KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}
+KINDS = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "tf32",
+    "int8": "s8", "uint8": "u8", "int8 uint8": "s8.u8", "uint8 int8": "u8.s8",
+}  # fmt: skip
 
 
 def make_free(config: Any) -> Callable[..., Any]:
@@ -50,7 +53,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
     Args:
         config: a `WgmmaConfig`.
-        kind: kind of wgmma; sums are int32 for "s8", else float32.
+        kind: kind of wgmma; sums are int32 for bytes, else float32.
         a_across, b_across: True for MN-major operands.
     """
     if kind == "tf32" and a_across:
@@ -61,7 +64,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    scalar, items = int32 if kind == "s8" else float32, config.tile_n // 2
+    scalar, items = int32 if ITEM_BYTES[kind] == 1 else float32, config.tile_n // 2
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.

@@ -17,7 +17,8 @@ SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
 WARPGROUP = 128
 WARPGROUP_ROWS = 64  # rows of the result that wgmma computes
 STEPS = 4  # steps per stage: one wgmma multiplies a quarter of it
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind of wgmma
+# By kind of wgmma; one of two names is that of operands of different types.
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "s8.u8": 1, "u8.s8": 1}
 
 
 def make_init_ring(

@@ -1,4 +1,4 @@
-"""Elements narrower than their sums: float16 and bfloat16 to float32 and back, int8 to int32.
+"""Elements narrower than their sums: float16 and bfloat16 to float32 and back; sums to bool.
 
 Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and values are
 rounded to nearest, ties to even. So are float32 that an epilogue turns into int8; beyond -128 and
@@ -37,11 +37,15 @@ if _config.ENABLE_CUDASIM:
     def _narrow_int8(value: Any) -> Any:
         return np.int8(0 if np.isnan(value) else np.clip(np.rint(value), -128, 127))
 
+    def _is_nonzero(value: Any) -> Any:
+        return np.uint8(value != 0)
+
     def view_as(scalar: Any, pointer: Any) -> Any:
         return pointer
 
 else:
     from llvmlite import ir
+    from numba import cuda
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
@@ -50,6 +54,10 @@ else:
 
     _float, _half = ir.FloatType(), ir.HalfType()
     _int8, _int16, _int32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+
+    @cuda.jit(device=True, forceinline=True)
+    def _is_nonzero(value):
+        return np.uint8(value != 0)
 
     @intrinsic
     def _widen_float16(typing_context, bits):
@@ -108,13 +116,20 @@ else:
 
 
 # By dtype: an element to the type of its sums, and a sum to an element.
-WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16, "int8": np.int32}
-NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16, "int8": _narrow_int8}
+WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16}
+NARROW = {
+    "float16": _narrow_float16,
+    "bfloat16": _narrow_bfloat16,
+    "int8": _narrow_int8,
+    "bool": _is_nonzero,
+}
 
 
 def stored_type(dtype: str) -> Any:
-    """Type of the elements that kernels see: uint16, the bits, for half precision."""
-    return np.uint16 if dtype in HALVES else np.dtype(dtype).type
+    """Type of the elements that kernels see: uint16 for half precision, uint8 for bool."""
+    if dtype in HALVES:
+        return np.uint16
+    return np.uint8 if dtype == "bool" else np.dtype(dtype).type
 
 
 def make_put_element(out_dtype: str) -> Any:

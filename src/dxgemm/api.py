@@ -72,25 +72,28 @@ def gemm(
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
 
     Args:
-        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, int8, complex64 or
-            complex128, any strides. An array of CuPy, NumPy, torch or numba, or any object with
-            `__dlpack__` or `__cuda_array_interface__`.
-        b: (k, n) or (batch, k, n), dtype of a; or a `PreparedOperand` from `dxgemm.prepare`.
+        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, complex64, complex128,
+            bool, or integers of 8 to 64 bits, any strides. An array of CuPy, NumPy, torch or numba,
+            or any object with `__dlpack__` or `__cuda_array_interface__`.
+        b: (k, n) or (batch, k, n), dtype of a, or of integers up to 32 bits the one of the other
+            sign; or a `PreparedOperand` from `dxgemm.prepare`.
         c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, it is overwritten
-            and never read. Its dtype is that of a; float16 and bfloat16 also allow float32, and
-            int8 requires int32. None allocates the result in a's library, in int32 for int8 and
-            else in a's dtype. Operands that are only read are broadcast over
-            the batch if they are 2-D or have a batch of one.
-        alpha, beta: numbers on the host: real ones, for int8 integers that fit int32, for complex
-            operands complex ones too.
+            and never read. Its dtype is that of a; float16 and bfloat16 also allow float32.
+            Integers of 8 and 16 bits require 32 or 64 bits, those of 32 bits allow 64, and bool
+            allows int32. None allocates the result in a's library, in int32 for integers of 8 and
+            16 bits and else in a's dtype. Operands that are only read are broadcast over the batch
+            if they are 2-D or have a batch of one.
+        alpha, beta: numbers on the host: real ones, for integers such that fit the result, for
+            complex operands complex ones too.
         out: (m, n) or (batch, m, n), dtype of c. It receives the result instead of c, which is then
             only read, and may be read-only or broadcast. With an epilogue that takes pairs of
             columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
         epilogue: functions applied to each element before it is written, in the same kernel: see
             `dxgemm.epilogue`. Of complex sums it may make real numbers, which need out if there is
-            c. With beta 0 it may convert the int32 sums of int8 to float32, float16
-            or bfloat16, and those of int8, float16 and bfloat16 to int8 (rounded to nearest, ties
-            to even, and clamped; NaN becomes 0): out has that dtype. It may end in a reduction, or
+            c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
+            float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
+            nearest, ties to even, and clamped; NaN becomes 0): out has that dtype. Other integers
+            take no epilogue. It may end in a reduction, or
             be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
             stored only if out is passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
@@ -137,8 +140,8 @@ def gemm(
         identity of `inner`. alpha == 0 with beta == 1 in place leaves every bit of c. Empty results
         launch nothing.
         float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
-        result is rounded once. int8 is multiplied, summed and scaled in int32, exactly modulo
-        2**32.
+        result is rounded once. Integers are multiplied, summed and scaled exactly, modulo 2**n for
+        a result of n bits; of bool, it is stored whether a sum is not 0.
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
@@ -205,7 +208,7 @@ def gemm_symmetric(
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
         UnsupportedProblemError: the epilogue makes no square matrix of the result, or one triangle
-            of int8, or b with int8, or a batch or b of complex matrices, is wanted.
+            of integers, or b with integers, or a batch or b of complex matrices, is wanted.
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of

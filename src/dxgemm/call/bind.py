@@ -10,17 +10,21 @@ from typing import Any, NamedTuple
 from dxgemm.call.complex_call import form_of_call
 from dxgemm.call.resolve import Resolved, with_triangle
 from dxgemm.choice.batch_invariant import choose_asked, rank_asked
+from dxgemm.choice.byte_products import Form, form_of_integers, truth_as_bytes
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
+from dxgemm.lower.byte_products import lower_bytes
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
+from dxgemm.lower.residue_products import lower_residues
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
+from dxgemm.problem.residue_form import ResidueForm
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
@@ -35,17 +39,23 @@ class Computation(NamedTuple):
         results: arrays that a reduction writes, by the names of the results.
         form: form in which complex matrices are multiplied; None of real ones.
         reduced: problem of complex matrices whose result is reduced; None without a reduction.
+        integers: problem whose product is one of bytes; None if it is the product.
+        bytes: form in which integers are multiplied by bytes; None if they are not.
+        kernel: implementation that is asked for, for that form or by the caller.
     """
 
     product: Problem
     results: Mapping[str, ResultArray] = NONE
     form: ComplexForm | None = None
     reduced: Problem | None = None
+    integers: Problem | None = None
+    bytes: Form | None = None
+    kernel: Any = None
 
     @property
     def asked(self) -> Problem:
-        """Problem that was asked for: the complex one, if there is one."""
-        return self.form.problem if self.form else self.product
+        """Problem that was asked for: the complex one, or that of integers, if there is one."""
+        return self.form.problem if self.form else self.integers or self.product
 
 
 class Decision(NamedTuple):
@@ -70,16 +80,49 @@ def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     """Computation of a resolved call, or of a piece of it."""
     asked, results = resolved.asked, resolved.result_arrays()
     if not asked.is_complex:
-        return Computation(problem if resolved.pieces else with_triangle(problem, asked), results)
+        problem = problem if resolved.pieces else with_triangle(problem, asked)
+        return computation_of_reals(problem, asked.implementation, resolved.device, results)
     is_reduced = problem.reduction is not None
     stored = stored_problem(problem) if is_reduced else problem
     form = form_of_call(stored, asked, resolved.device)
-    return Computation(form.product, results, form, problem if is_reduced else None)
+    reduced = problem if is_reduced else None
+    return Computation(form.product, results, form, reduced, kernel=asked.implementation)
+
+
+def computation_of_reals(
+    problem: Problem,
+    implementation: Any,
+    device: DeviceFacts,
+    results: Mapping[str, ResultArray] = NONE,
+) -> Computation:
+    """Computation of floats, of integers, or of the bytes of integers."""
+    if not problem.is_integer:
+        return Computation(problem, results, kernel=implementation)
+    form, kernel = form_of_integers(problem, implementation, device)
+    product = truth_as_bytes(problem) if form is None else _longest_product(form)
+    return Computation(
+        product,
+        results,
+        integers=problem if product is not problem else None,
+        bytes=form,
+        kernel=kernel,
+    )
+
+
+def _longest_product(form: Form) -> Problem:
+    """Product of a form, the one with the longest k."""
+    if isinstance(form, ResidueForm):
+        return form.product
+    return form.product(max(form.terms, key=lambda term: term.width))
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     """List the kernels of a computation in order, with what they read and write."""
-    product, results, form, reduced = computation
+    product, results, form, reduced = computation[:4]
+    if isinstance(computation.bytes, ResidueForm):
+        return lower_residues(computation.bytes, candidate, device)
+    if computation.bytes is not None:
+        return lower_bytes(computation.bytes, candidate, device)
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
@@ -107,7 +150,7 @@ def bind(resolved: Resolved) -> Decision:
 
 
 def _choose(resolved: Resolved, computation: Computation) -> Candidate:
-    return choose_asked(computation.product, resolved.device, resolved.asked.implementation)
+    return choose_asked(computation.product, resolved.device, computation.kernel)
 
 
 def _bind_first(resolved: Resolved, computation: Computation) -> Decision:
@@ -119,7 +162,7 @@ def _bind_first(resolved: Resolved, computation: Computation) -> Decision:
 
     def in_turn() -> Iterator[Candidate]:
         yield _choose(resolved, computation)
-        ranking = rank_asked(computation.product, device, resolved.asked.implementation)
+        ranking = rank_asked(computation.product, device, computation.kernel)
         yield from ranking.candidates[1:]
 
     failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []

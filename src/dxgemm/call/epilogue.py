@@ -20,7 +20,7 @@ from dxgemm.errors import (
     UnsupportedProblemError,
     shown,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, result_dtypes
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -237,11 +237,24 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
 
 
 def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
-    """Refuse functions of int8 products without an array whose dtype says what to store."""
-    if epilogue.has_functions and dtype == "int8":
+    """Refuse functions of integer products without an array whose dtype says what to store."""
+    if epilogue.has_functions and dtype in PRODUCT_BITS:
         raise MissingOperandError(
-            "gemm: what an epilogue makes of int8 products may be int32, int8, float32, "
+            f"gemm: what an epilogue makes of {dtype} products may be int32, int8, float32, "
             "float16 or bfloat16; pass out, whose dtype says what to store."
+        )
+
+
+def refuse_integers(dtype: str) -> None:
+    """Refuse an epilogue of integers whose sums are not int32.
+
+    Raises:
+        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits.
+    """
+    if PRODUCT_BITS.get(dtype, 8) not in (8, 16):
+        raise UnsupportedProblemError(
+            "gemm: epilogues, reductions, masks and inner functions take integers of 8 and 16 "
+            f"bits, whose sums are int32, not {dtype}; apply it in a second step."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dxgemm.call.bind import Computation, Decision, lower
+from dxgemm.call.bind import Computation, Decision, computation_of_reals, lower
 from dxgemm.call.complex_call import form_of_problem
 from dxgemm.call.explanation import Choice, Explanation, Grid, Prediction, Work
 from dxgemm.call.route import Route
@@ -15,6 +15,7 @@ from dxgemm.choice.batch_invariant import (
     rank_asked,
     with_batch_invariance,
 )
+from dxgemm.choice.byte_products import predicted_us
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
@@ -23,9 +24,10 @@ from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, tile_intensity
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.arguments import Kernel, Precision
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -48,7 +50,7 @@ def explain_route(route: Route) -> Explanation:
         decision = decision._replace(program=None)
     return _explain(
         decision,
-        rank_asked(on_device.problem, resolved.device, resolved.asked.implementation),
+        rank_asked(on_device.problem, resolved.device, decision.computation.kernel),
         resolved.device,
         computed_as=_flattening_text(on_device, route.resolved.shape),
         epilogue=resolved.asked.epilogue,
@@ -137,8 +139,10 @@ def explain_shape(
     if pieces:
         problem = pieces[0].problem
     form = form_of_problem(problem, "", asked, device) if dtype in COMPLEX_PARTS else None
-    computation = Computation(form.product if form else problem, form=form)
-    ranking = rank_asked(computation.product, device, asked)
+    computation = computation_of_reals(problem, asked, device)
+    if form is not None:
+        computation = Computation(form.product, form=form, kernel=asked)
+    ranking = rank_asked(computation.product, device, computation.kernel)
     chosen = ranking.candidates[0]
     is_launched = not (pieces or problem.is_empty)
     program = lower(computation, chosen, device) if is_launched else None
@@ -160,33 +164,35 @@ def _explain(
     form, program = decision.computation.form, decision.program
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
-    flops, peak = problem.flops, device.peak_tflops[problem.scalar_dtype]
+    own, digits = decision.computation.integers or problem, decision.computation.bytes
+    flops, peak = own.flops, device.peak_tflops[unit_dtype(problem.dtype)]
     if problem.inner is None:
-        peak = device.tensor_tflops.get(problem.arithmetic, peak)
+        unit = "int8" if digits or problem.dtype in BYTES else problem.arithmetic
+        peak = device.tensor_tflops.get(unit, peak) / (digits.products if digits else 1)
     else:  # its instructions are one operation each, a multiply-add is two
         flops, peak = flops // 2 * problem.inner.operations, peak / 2
     roofline = Roofline(
         flops=flops,
-        bytes_moved=problem.bytes_moved,
+        bytes_moved=own.bytes_moved,
         peak_tflops=peak,
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     work = Work(
-        m=problem.m,
-        n=problem.n,
-        k=problem.k,
-        batch=problem.batch,
-        dtype=problem.dtype,
-        out_dtype=problem.out_dtype,
-        precision=problem.precision,
+        m=own.m,
+        n=own.n,
+        k=own.k,
+        batch=own.batch,
+        dtype=own.dtype,
+        out_dtype=own.out_dtype,
+        precision=own.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        computed_as=computed_as,
+        computed_as="; ".join(str(text) for text in (computed_as, digits) if text) or None,
         symmetry=_symmetry_text(problem, candidate),
         complex_form=None if form is None else str(form),
         is_transposed=problem.is_transposed,
-        arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
-        alignments={"a": problem.a_alignment, "b": problem.b_alignment},
+        arrangements={name: getattr(own, name).arrangement for name in ("a", "b", "c", "out")},
+        alignments={"a": own.a_alignment, "b": own.b_alignment},
         copied=copied,
         device=device.name,
         is_named_gpu=is_named_gpu,
@@ -201,9 +207,9 @@ def _explain(
         str(config) if config is not None else None,
         candidate.slices,
         candidate.reason,
-        aligned=tuple(implementation.computed(part).padded),
-        accuracy=implementation.kernel.accuracy(part),
-        fallback=implementation.fallback(part, config),
+        aligned=() if digits else tuple(implementation.computed(part).padded),
+        accuracy=None if digits else implementation.kernel.accuracy(part),
+        fallback=None if digits else implementation.fallback(part, config),
         candidates=tuple(
             (str(other), other.us)
             for other in ranking.candidates
@@ -217,7 +223,8 @@ def _explain(
     )
     prediction = Prediction(None, roofline, None)
     if is_predicted:
-        prediction = Prediction(candidate.us, roofline, speeds_from(device, problem.dtype))
+        us = predicted_us(digits, device) if digits else candidate.us
+        prediction = Prediction(us, roofline, speeds_from(device, problem.dtype))
     steps = tuple(map(str, program.steps)) if program else ()
     return Explanation(work, choice, steps, _grid(candidate, part, device), prediction)
 

@@ -11,11 +11,12 @@ import numpy as np
 from dxgemm.call.route import Route
 from dxgemm.errors import ScalarError, shown
 
+EXACT_INTEGERS = 2.0**53  # below which float64 holds all of them
 LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 
-def real_number(name: str, value: Any) -> float:
-    """Convert a real number that Python or NumPy holds on the host."""
+def real_number(name: str, value: Any) -> float | int:
+    """Convert a real number that Python or NumPy holds on the host; long integers stay exact."""
     # `int` first: the abstract class takes a microsecond to say the same.
     is_real = type(value) is int or isinstance(value, numbers.Real)
     if not is_real or isinstance(value, bool | np.bool_):
@@ -31,6 +32,8 @@ def real_number(name: str, value: Any) -> float:
         raise ScalarError(f"gemm: {name} is {shown(value)}, and no float: {error}") from error
     if math.isinf(converted) and value != converted:
         raise ScalarError(f"gemm: {name} is {shown(value)}, which overflows float64.")
+    if abs(converted) >= EXACT_INTEGERS and isinstance(value, numbers.Integral):
+        return int(value)
     return converted
 
 
@@ -90,16 +93,17 @@ def check_fit(name: str, value: float, route: Route) -> None:
 
 
 def integer(name: str, value: float, route: Route) -> int:
-    """Convert alpha or beta of a product of integers."""
-    if not value.is_integer():
+    """Convert alpha or beta of a product of integers; int64 stands for uint64 modulo 2**64."""
+    if type(value) is float and not value.is_integer():
         raise _no_integer(name, value, route)
-    return int(value)
+    whole = int(value)
+    return whole - 2**64 if whole >= 2**63 else whole
 
 
 def _no_integer(name: str, value: float, route: Route) -> ScalarError:
     problem = route.resolved.problem
     return ScalarError(
         f"gemm: <{name}> is {value}, but {problem.dtype} products are summed and scaled as "
-        f"{problem.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
-        f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
+        f"{problem.out_dtype}; pass an integer from {route.least_scalar} to "
+        f"{route.largest_scalar}, or operands of a floating-point dtype."
     )

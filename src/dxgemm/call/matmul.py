@@ -23,7 +23,13 @@ from dxgemm.errors import (
     ShapeError,
     UnsupportedProblemError,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
+from dxgemm.problem.dtypes import (
+    COMPLEX_PARTS,
+    INTEGER_RESULTS,
+    RESULT_DTYPES,
+    product_dtype,
+    result_dtypes,
+)
 from dxgemm.problem.layout import refuse_misaligned, refuse_overlap
 from dxgemm.problem.overlap import find_overlap
 from dxgemm.runtime.exports import finished
@@ -78,8 +84,8 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any, 
     if out is None:
         if chain is not None:
             refuse_missing_out(chain, left.layout.dtype)
-        given = left.layout.dtype
-        if given not in {*RESULT_DTYPES, *COMPLEX_PARTS}:
+        given = product_dtype(left.layout.dtype, right.layout.dtype) or left.layout.dtype
+        if given not in {*RESULT_DTYPES, *INTEGER_RESULTS, *COMPLEX_PARTS}:
             raise DtypeError(f"matmul: <a> has dtype {given}, which is not supported; convert it.")
         result = left.library.empty(shape, result_dtypes(given)[0], left.array)
     target = inspected("out", result, *where)

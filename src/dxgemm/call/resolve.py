@@ -11,6 +11,7 @@ from dxgemm.call.complex_call import check_complex, complex_epilogue
 from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
+    refuse_integers,
     refuse_missing_out,
     refuse_with_inner,
     refuse_with_mask,
@@ -133,6 +134,7 @@ def _check_epilogue(
 ) -> dict[str, tuple[tuple[int, ...], str]]:
     """Check the epilogue's operands against the result; return `Resolved.results`."""
     layouts = asked.layouts
+    refuse_integers(problem.dtype)
     if not {"c", "out"} & layouts.keys():
         refuse_missing_out(epilogue, problem.dtype)
     if epilogue.is_masked:
@@ -207,10 +209,10 @@ def with_triangle(problem: Problem, asked: Asked) -> Problem:
             "gemm_symmetric: the epilogue reduces the result or takes pairs of its columns, "
             "and what it makes is no square matrix; call gemm(a, a.T, ...) instead."
         )
-    elif problem.scalar_dtype == "int32" and (triangle != "both" or adds_transpose):
+    elif problem.is_integer and (triangle != "both" or adds_transpose):
         raise UnsupportedProblemError(
-            "gemm_symmetric: a product of int8 is written whole, and its transpose is not "
-            'added; pass triangle="both" and no b.'
+            f"gemm_symmetric: a product of {problem.dtype} is written whole, and its transpose is "
+            'not added; pass triangle="both" and no b.'
         )
     if problem.is_transposed:
         triangle = OTHER.get(triangle, triangle)

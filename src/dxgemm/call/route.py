@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from logging import DEBUG
 from typing import Any, NamedTuple, get_args
 
@@ -235,7 +234,7 @@ def _new_route(resolved: Resolved) -> Route:
             logger.debug("gemm %s %s on %s: %s", size, problem.dtype, resolved.device.name, chosen)
     reads_separate_c = problem.reads_c and not problem.in_place
     names = ("a", "b", "c", "out", *(asked.epilogue.labels if asked.epilogue else ()))
-    computation, (least, largest) = decision.computation, _scalar_range(problem.scalar_dtype)
+    computation, (least, largest) = decision.computation, _scalar_range(problem)
     return Route(
         resolved=resolved,
         decision=decision,
@@ -246,7 +245,7 @@ def _new_route(resolved: Resolved) -> Route:
         least_scalar=least,
         largest_scalar=largest,
         complex_form=computation.form,
-        takes_integers=problem.scalar_dtype == "int32",
+        takes_integers=problem.is_integer,
         is_degenerate=problem.k == 0 or problem.is_empty,
         near=_near(resolved, reads_separate_c),
         names=names,
@@ -307,11 +306,20 @@ def _overlap_range(operand: Layout | None, target: Layout | None) -> tuple[int, 
     return target_first - end, target_end - first
 
 
-@cache
-def _scalar_range(dtype: str) -> tuple[float, float]:
-    """Bounds of alpha and beta for a dtype of scalars."""
-    limits = np.iinfo(dtype) if dtype == "int32" else np.finfo(dtype)
-    return float(limits.min), float(limits.max)
+def _scalar_range(problem: Problem) -> tuple[float, float]:
+    """Bounds of alpha and beta: of integers, what the result's signed and unsigned dtype hold.
+
+    Those of operands of 8 and 16 bits are int32, whatever the result.
+    """
+    if not problem.is_integer:
+        most = float(np.finfo(problem.scalar_dtype).max)
+        return -most, most
+    if problem.out_dtype == "bool":
+        return 0, 1
+    if problem.scalar_dtype == "int32":
+        return -(2**31), 2**31 - 1
+    bits = 8 * ITEM_SIZES[problem.out_dtype]
+    return -(2 ** (bits - 1)), 2**bits - 1
 
 
 def make_route(key: RouteKey) -> Route:

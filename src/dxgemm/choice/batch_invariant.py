@@ -82,7 +82,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
         raise UnsupportedProblemError(
             "gemm: batch_invariant=True makes rows of the matrix; reduce them in a second step."
         )
-    if problem.scalar_dtype == "int32":
+    if problem.is_integer:
         return rank(problem, device, implementation)  # exact in any order
     problem = for_any_rows(problem)
     considered, wish = IMPLEMENTATIONS, "batch invariant"

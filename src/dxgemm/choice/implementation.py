@@ -26,13 +26,14 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions, never
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
     ITEM_SIZES,
     PRECISIONS,
     result_dtypes,
-    scalar_dtype,
+    unit_dtype,
 )
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT
@@ -55,7 +56,8 @@ MIXED_SHAPES = (
 
 # Instructions of tensor cores, and their arithmetic by the dtype of a and b.
 MMA_SYNC, WGMMA = "mma.sync", "wgmma"
-TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
+TENSOR = {name: name for name in ("float16", "bfloat16", "float64")}
+TENSOR |= {"float32": "tf32"} | dict.fromkeys(BYTES, "int8")
 
 # Architectures whose tensor cores reach their peak by other instructions, but for float64; and the
 # share of it that `mma.sync` reaches: measured for TF32 on an H200, assumed for Blackwell.
@@ -126,7 +128,7 @@ class Implementation(ABC):
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
         unit = self.units.get(dtype, "") if self.tensor else ""
-        peak = device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
+        peak = device.tensor_tflops.get(unit, device.peak_tflops[unit_dtype(dtype)])
         has_faster = unit not in ("", "float64") and device.arch.startswith(FASTER_THAN_MMA_SYNC)
         return peak * MMA_SYNC_SHARE if self.tensor == MMA_SYNC and has_faster else peak
 
@@ -239,6 +241,10 @@ class KernelFile(Implementation):
             return "its instructions multiply and add, and compute no inner function"
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
+        if problem.is_widened and not self.kernel.widens:
+            return (
+                f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
+            )
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:

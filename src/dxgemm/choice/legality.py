@@ -84,7 +84,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     if not triangle_paths(implementation, problem):
-        return "no other kernel makes a symmetric result of its int32 or inner function"
+        return "no other kernel makes a symmetric result of its integers or inner function"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     reason = reason or implementation.build_fault(device.arch)
@@ -127,9 +127,10 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
+    is_special = problem.is_quantised or problem.is_widened
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
-    elif problem.takes_pairs or problem.is_quantised or problem.mask_block:
+    elif problem.takes_pairs or problem.mask_block or is_special:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
@@ -197,7 +198,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     commutes = implementation.kernel.commutes
     epilogue = problem.epilogue
     is_bare = not problem.reads_c and (epilogue is None or epilogue.is_stored_plainly)
-    is_exact = problem.scalar_dtype == "int32"
+    is_exact = problem.is_integer
     paths: tuple[str, ...] = ()
     if problem.triangle == "either" or (
         problem.triangle == "both" and (is_exact or (is_bare and commutes(problem)))

@@ -41,13 +41,14 @@ from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, s
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
+from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
 
 # Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
-MEASURED_AS = {"bfloat16": "float16"}
+MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys(BYTES, "int8")
 
 
 class Ranking(NamedTuple):

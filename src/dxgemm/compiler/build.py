@@ -19,7 +19,7 @@ from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text
 from dxgemm.errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.dtypes import scalar_dtype
+from dxgemm.problem.dtypes import factor_dtypes, scalar_dtype
 from dxgemm.problem.fusion import Fusion
 
 # Placeholder for the name of a kernel's last parameter in inline PTX: see `_parameter_blocks`.
@@ -27,7 +27,7 @@ PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 TENSOR_MAP_BYTES = 128
 
 # Kernels see half precision as the bits of its elements, and convert them.
-_ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
+_ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
 
 # Stack bytes per thread that the functions of an epilogue may take, as the slow path of sine does.
 FUNCTION_STACK_BYTES = 64
@@ -221,7 +221,8 @@ def _compile(spec: KernelSpec, arch: str, *, output: str = "ptx", **functions: A
     from dxgemm.handwritten.parts.intrinsics import ReturnError
 
     capability = divmod(compute_capability(arch), 10)
-    element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
+    factor, _ = factor_dtypes(spec.dtype)
+    element = getattr(types, _ELEMENT_TYPES.get(factor, factor))
     scalar = getattr(types, scalar_dtype(spec.dtype))
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     try:

@@ -36,7 +36,7 @@ SIMULATED_DEVICE = DeviceFacts(
     name="numba CUDA simulator",
     arch="simulator",
     sm_count=1,
-    peak_tflops={"float32": 1e-6, "float64": 1e-6, "int32": 1e-6},
+    peak_tflops={"float32": 1e-6, "float64": 1e-6, "int32": 1e-6, "int64": 1e-6},
     memory_gbytes_per_s=1e-3,
     smem_bytes_per_block=48 * 1024,
     is_simulated=True,
@@ -77,7 +77,7 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
     """Multiply-adds per SM and clock outside tensor cores, by dtype; fused for floats.
 
     Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions"; of the
-    B300 (10.3), its datasheet.
+    B300 (10.3), its datasheet. A product of int64 takes four instructions of 32 bits.
     """
     datacenter = (major, minor) in ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
     float32 = 64 if (major, minor) in ((6, 0), (7, 0), (7, 5), (8, 0)) else 128
@@ -85,7 +85,7 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
         float64 = 2
     else:
         float64 = 64 if major in (9, 10) else 32
-    return {"float32": float32, "float64": float64, "int32": 64}
+    return {"float32": float32, "float64": float64, "int32": 64, "int64": 16}
 
 
 def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> dict[str, int]:

@@ -25,7 +25,9 @@ from typing import Any, ClassVar, NamedTuple
 
 API_VERSION = 0, 1
 DTYPES = {
-    2: "int8", 4: "int32", 10: "float16", 11: "float32", 12: "float64", 16: "bfloat16"
+    1: "bool", 2: "int8", 3: "int16", 4: "int32", 5: "int64",
+    6: "uint8", 7: "uint16", 8: "uint32", 9: "uint64",
+    10: "float16", 11: "float32", 12: "float64", 16: "bfloat16",
 }  # fmt: skip
 INTERNAL = 13  # error code of what a handler finds wrong
 METADATA = 1  # type of the extension by which XLA asks about a handler

@@ -15,7 +15,7 @@ from dxgemm.jax.call_frame import Array
 from dxgemm.jax.handler import TARGET, Options, register, route_of
 from dxgemm.problem.arguments import check_flag
 from dxgemm.problem.define import check_precision
-from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, product_dtype, result_dtypes
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.exports import refuse_deleted
 
@@ -97,7 +97,8 @@ def _result(arrays: dict[str, Any], options: Options) -> tuple[tuple[int, ...], 
         shapes = ", ".join(f"{name} is {array.shape}" for name, array in arrays.items())
         raise ShapeError(f"gemm: batches differ: {shapes}.")
     batch = ((*batches, 1)[0],) if a.ndim == 3 else ()
-    return (*batch, m, n), RESULT_DTYPES.get(str(a.dtype), (str(a.dtype),))[0]
+    dtype = product_dtype(str(a.dtype), str(b.dtype)) or str(a.dtype)
+    return (*batch, m, n), result_dtypes(dtype)[0]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

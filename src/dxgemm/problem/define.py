@@ -18,11 +18,13 @@ from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     EMULATED,
     EPILOGUE_DTYPES,
+    INTEGER_RESULTS,
     MODULI_COUNTS,
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
     THREE_PRODUCTS,
+    product_dtype,
     result_dtypes,
 )
 from dxgemm.problem.layout import (
@@ -85,9 +87,10 @@ def contiguous_problem(
         ShapeError: a size is no integer, or negative.
     """
     check_name("layout", layout, LAYOUTS, LayoutError)
-    check_name("dtype", dtype, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
+    check_name("dtype", dtype, (*RESULT_DTYPES, *INTEGER_RESULTS, *COMPLEX_PARTS), DtypeError)
     if out_dtype is not None:
-        check_name("out_dtype", out_dtype, result_dtypes(dtype), DtypeError)
+        allowed = dict.fromkeys((*result_dtypes(dtype), *INTEGER_RESULTS.get(dtype, ())))
+        check_name("out_dtype", out_dtype, tuple(allowed), DtypeError)
     sizes = {"m": m, "n": n, "k": k, "batch": batch}
     m, n, k, batch = (check_size(name, size) for name, size in sizes.items())
     if precision is not None:
@@ -175,10 +178,13 @@ def define_problem(
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
     # A matrix that is reduced and not stored is not rounded to half precision.
-    new_dtype = result_dtypes(a.dtype)[-1 if is_reduced else 0]
+    dtype = product_dtype(a.dtype, b.dtype)
+    assert dtype is not None
+    is_unrounded = is_reduced and dtype not in INTEGER_RESULTS
+    new_dtype = result_dtypes(dtype)[-1 if is_unrounded else 0]
     given = next((layout.dtype for layout in (target, c) if layout), new_dtype)
     problem = Problem(
-        dtype=a.dtype,
+        dtype=dtype,
         m=m,
         n=n,
         k=0 if alpha_is_zero else k,
@@ -207,7 +213,7 @@ def _check_dtypes(
     dtypes: dict[str, str], has_functions: bool = False, takes_complex: bool = False
 ) -> None:
     for name, dtype in dtypes.items():
-        supported = (*(RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES),)
+        supported = OPERAND_DTYPES
         if takes_complex:
             supported += (*COMPLEX_PARTS,)
         if dtype not in supported:
@@ -216,13 +222,16 @@ def _check_dtypes(
                 f"gemm: <{name}> has dtype {dtype}; {', '.join(supported)} in native byte order "
                 f"are supported: convert <{name}> first, for example <{name}>.astype('{fitting}')."
             )
-    a, b = dtypes["a"], dtypes["b"]
-    if a != b:
+    product = product_dtype(dtypes["a"], dtypes["b"])
+    if product is None:
         way_out = "convert <a> and <b> to one dtype."
     else:
-        allowed = result_dtypes(a)
+        allowed = result_dtypes(product)
         if has_functions:
-            allowed += EPILOGUE_DTYPES.get(a, ())
+            allowed = allowed[: 1 if product in INTEGER_RESULTS else None]
+            allowed += EPILOGUE_DTYPES.get(product, ())
+        else:
+            allowed = INTEGER_RESULTS.get(product, allowed)
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 # Complex dtypes, which only `gemm` and its kin take, and those of their parts.
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS as COMPLEX_PARTS  # re-exported
 
-OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
-
-# Bytes of an element; a reduction's results may be int64, and a block mask has bytes.
-ITEM_SIZES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8,
-    "bool": 1, "uint8": 1, "complex64": 8, "complex128": 16,
+INTEGER_BITS = {
+    f"{sign}int{bits}": bits for bits in (8, 16, 32, 64) for sign in ("", "u")
 }  # fmt: skip
+# A product of a signed and an unsigned matrix has a dtype of two names, a's and b's.
+MIXED_BITS = {
+    f"{a} {b}": bits for bits in (8, 16, 32) for a, b in permutations((f"int{bits}", f"uint{bits}"))
+}
+# Bits of the operands of all products of integers.
+PRODUCT_BITS = {"bool": 1} | INTEGER_BITS | MIXED_BITS
 
-# Dtypes of c and out by the dtype of a and b; a new result has the first.
+OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "bool", *INTEGER_BITS)
+
+# Bytes of an element.
+ITEM_SIZES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
+} | {name: -(-bits // 8) for name, bits in PRODUCT_BITS.items()}  # fmt: skip
+
+# Dtypes of c and out by the dtype of a and b, of kernels that are built ahead; a new result has the
+# first.
 RESULT_DTYPES = {
     "float16": ("float16", "float32"),
     "bfloat16": ("bfloat16", "float32"),
@@ -22,11 +34,33 @@ RESULT_DTYPES = {
     "int8": ("int32",),
 }
 
+_32_BITS, _64_BITS = ("int32", "uint32"), ("int64", "uint64")
+
+
+def _integer_results(dtype: str, bits: int) -> tuple[str, ...]:
+    """Dtypes that products of integers are stored in, modulo 2**bits; a new result has the first.
+
+    Of 8 and 16 bits it is int32; of 32 and 64 bits the operands' own, or int64 if they differ.
+    """
+    if dtype == "bool":
+        return "bool", "int32"
+    if bits < 32:
+        return _32_BITS + _64_BITS
+    wider = _64_BITS if bits == 64 else _32_BITS + _64_BITS
+    own = "int64" if dtype in MIXED_BITS else dtype
+    return own, *(name for name in wider if name != own)
+
+
+INTEGER_RESULTS = {name: _integer_results(name, bits) for name, bits in PRODUCT_BITS.items()}
+
 # Further dtypes of out that an epilogue may turn sums into, by the dtype of a and b.
 EPILOGUE_DTYPES = {
     "float16": ("int8",),
     "bfloat16": ("int8",),
-    "int8": ("float32", "float16", "bfloat16", "int8"),
+    **dict.fromkeys(
+        (name for name, bits in PRODUCT_BITS.items() if 8 <= bits <= 16),
+        ("float32", "float16", "bfloat16", "int8"),
+    ),
 }
 
 # Values of `precision=`, which permit another arithmetic than the dtype's own, by dtype.
@@ -41,9 +75,22 @@ EMULATED = "emulated"
 MODULI_COUNTS = range(2, 21)
 
 
+def product_dtype(a: str, b: str) -> str | None:
+    """Dtype of a product of operands of two dtypes: theirs, or both names; None for neither."""
+    if a == b:
+        return a
+    return f"{a} {b}" if f"{a} {b}" in MIXED_BITS else None
+
+
+def factor_dtypes(dtype: str) -> tuple[str, str]:
+    """Dtypes of a and of b by that of their product."""
+    a, _, b = dtype.partition(" ")
+    return a, b or a
+
+
 def result_dtypes(dtype: str) -> tuple[str, ...]:
     """Dtypes of c and out, complex ones among them; a new result has the first."""
-    return RESULT_DTYPES.get(dtype, (dtype,))
+    return RESULT_DTYPES.get(dtype) or INTEGER_RESULTS.get(dtype) or (dtype,)
 
 
 def slice_dtype(dtype: str) -> str:
@@ -57,5 +104,12 @@ def step_flops(dtype: str) -> int:
 
 
 def scalar_dtype(dtype: str) -> str:
-    """Dtype of the accumulator, alpha and beta, by the dtype of a and b."""
-    return {"int8": "int32", "float64": "float64", "complex128": "float64"}.get(dtype, "float32")
+    """Dtype of alpha and beta, and of the accumulator of floats, by the dtype of a and b."""
+    if dtype in PRODUCT_BITS:
+        return "int64" if PRODUCT_BITS[dtype] > 16 else "int32"
+    return {"float64": "float64", "complex128": "float64"}.get(dtype, "float32")
+
+
+def unit_dtype(dtype: str) -> str:
+    """Arithmetic of products outside tensor cores, a key of `DeviceFacts.peak_tflops`."""
+    return "int32" if PRODUCT_BITS.get(dtype, 64) < 64 else scalar_dtype(dtype)

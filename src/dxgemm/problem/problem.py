@@ -10,11 +10,14 @@ from functools import cached_property
 from math import gcd
 from typing import Any
 
+from dxgemm.handwritten.parts.operands import BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     EMULATED,
+    INTEGER_RESULTS,
     ITEM_SIZES,
+    PRODUCT_BITS,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -24,7 +27,7 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides, copied_ste
 
 # Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
 # bytes of an operand that is copied at most.
-COPIED = ("float16", "bfloat16", "int8", "tf32")
+COPIED = ("float16", "bfloat16", "tf32", *BYTES)
 MOST_COPIED_BYTES = 2**30
 EXCHANGE = str.maketrans("ab", "ba")  # of the operands' names
 MOST_FLATTENED_ROWS = 2**30  # kernels count the rows of a matrix in 32 bits
@@ -50,12 +53,12 @@ class Problem:
     `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
 
     Attributes:
-        dtype: dtype of a and b, a key of `RESULT_DTYPES`.
+        dtype: dtype of a and b; of a signed and an unsigned one, both names.
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
             neither a nor b may be read. `out` has n / 2 columns if the epilogue takes pairs.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
-        out_dtype: dtype of c and out, one of `RESULT_DTYPES` for dtype.
+        out_dtype: dtype of c and out.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address; kernels with wide accesses rely on it.
         precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
@@ -143,13 +146,23 @@ class Problem:
         return self.epilogue is not None and self.out_dtype == "int8"
 
     @property
+    def is_integer(self) -> bool:
+        """True for integers and bool, whose sums are exact."""
+        return self.dtype in PRODUCT_BITS
+
+    @property
+    def is_widened(self) -> bool:
+        """True if sums of integers are stored in another integer dtype than a new result has."""
+        return self.is_integer and self.out_dtype in INTEGER_RESULTS[self.dtype][1:]
+
+    @property
     def result_columns(self) -> int:
         """Columns of `out`: n, or half as many if the epilogue takes pairs."""
         return self.n // 2 if self.takes_pairs else self.n
 
     @property
     def scalar_dtype(self) -> str:
-        """Dtype of the accumulator, alpha and beta."""
+        """Dtype of alpha and beta, and of the accumulator of floats and int8."""
         return scalar_dtype(self.dtype)
 
     @property
@@ -296,7 +309,7 @@ def _take_any_major(problem: Problem) -> tuple[bool, bool]:
     """
     if ITEM_SIZES[problem.dtype] == 2:
         return True, True
-    if problem.dtype == "int8":
+    if problem.dtype in BYTES:
         return False, False
     both = problem.a.col != 1 and problem.b.row != 1
     return not both or problem.m > problem.n, not both or problem.m <= problem.n
@@ -381,6 +394,7 @@ def exchanged(problem: Problem) -> Problem:
     """Problem of the transposed product."""
     return replace(
         problem,
+        dtype=exchanged_dtype(problem.dtype),
         m=problem.n,
         n=problem.m,
         a=problem.b.transposed(),

@@ -26,7 +26,7 @@ from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
-_SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
+_SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
 CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 

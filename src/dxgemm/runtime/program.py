@@ -22,7 +22,7 @@ from dxgemm.runtime.counter import fallback_counter
 from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.workspace import ALIGNMENT, Workspace, borrowed
 
-# Parts of alpha and beta, which may be complex numbers of Python.
+# Parts of alpha and beta, which may be complex numbers or integers of Python.
 PARTS: dict[str, Callable[[Any], float]] = {
     "real": lambda x: x.real,
     "imag": lambda x: x.imag,
@@ -31,6 +31,14 @@ PARTS: dict[str, Callable[[Any], float]] = {
     "if complex, imag": lambda x: x.imag if type(x) is complex else 0.0,
     "if complex, -imag": lambda x: -x.imag if type(x) is complex else 0.0,
 }
+
+
+def shifted(shift: int) -> Callable[[int], int]:
+    """Function that shifts an integer to the left, and keeps 32 bits, as an int32."""
+    return lambda x: ((x << shift) + 2**31) % 2**32 - 2**31
+
+
+PARTS |= {f"<< {shift}": shifted(shift) for shift in (0, 8, 16, 24)}
 
 
 Name = str | int

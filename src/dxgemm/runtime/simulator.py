@@ -16,7 +16,7 @@ import numpy as np
 from dxgemm.compiler import PARAMETERS, KernelSpec
 from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, MissingPackageError
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import factor_dtypes
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import Arguments, Call, Extents, KernelArguments
 from dxgemm.problem.layout import Strides, offset_range
@@ -93,13 +93,14 @@ class SimulatedLaunch:
             kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         extents = self._extents()
         scalar = np.dtype(problem.scalar_dtype).type
+        a_dtype, b_dtype = factor_dtypes(dtype)
         fixed = (name for name, _ in PARAMETERS[CALL_PARAMETERS:])
         arguments: dict[str, Any] = {
             **dict(zip(fixed, kernel_arguments(problem), strict=True)),
             "alpha": scalar(alpha),
             "beta": scalar(beta),
-            "a_gmem": _pointer(a, dtype, *extents["a"]),
-            "b_gmem": _pointer(b, dtype, *extents["b"]),
+            "a_gmem": _pointer(a, a_dtype, *extents["a"]),
+            "b_gmem": _pointer(b, b_dtype, *extents["b"]),
             "c_gmem": _pointer(c, problem.c_dtype, *extents["c"]),
             "out_gmem": _pointer(out, problem.out_dtype, *extents["out"]),
         }
@@ -159,5 +160,5 @@ def _pointer(address: int, dtype: str, strides: tuple[int, ...], sizes: tuple[in
 
 
 def _element(dtype: str) -> str:
-    """Element type that compiled kernels see: half precision as its bits."""
-    return "uint16" if ITEM_SIZES[dtype] == 2 else dtype
+    """Element type that compiled kernels see: half precision and bool as their bits."""
+    return {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)

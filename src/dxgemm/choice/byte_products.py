@@ -1,0 +1,109 @@
+"""Choice between a kernel that multiplies integers and one that multiplies bytes in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.implementation import EmulatedProduct, Implementation, KernelFile
+from dxgemm.choice.legality import legal_kernels
+from dxgemm.choice.selection import asked_kernel, best_of
+from dxgemm.epilogues.function import epilogue
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.byte_form import ByteForm, byte_form
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.problem import Problem
+from dxgemm.problem.residue_form import ResidueForm, residue_form
+
+Form = ByteForm | ResidueForm
+
+STEP_US = 4.0  # time to queue a kernel that splits an operand, or adds products
+
+
+@epilogue
+def is_nonzero(value: Any, row: Any, col: Any) -> Any:
+    """1 for a sum that is not 0, else 0."""
+    return 1.0 if value != 0 else 0.0
+
+
+def truth_as_bytes(problem: Problem) -> Problem:
+    """Problem of bytes that are 0 or 1 in the place of one of bool, to which no c is added."""
+    if problem.dtype != "bool":
+        return problem
+    if problem.out_dtype != "bool":
+        return replace(problem, dtype="int8")
+    if problem.reads_c or problem.k == 0:
+        return problem
+    fusion = Fusion((is_nonzero,), (), problem.is_transposed)
+    return replace(problem, dtype="int8", out_dtype="int8", epilogue=fusion)
+
+
+def form_of_integers(
+    problem: Problem, implementation: Any, device: DeviceFacts
+) -> tuple[Form | None, Any]:
+    """Form in which a product of integers is computed, and the kernel that is asked for then.
+
+    The form is None for a product of the integers themselves. A kernel that is asked for by name
+    multiplies these if it can, and otherwise bytes or residues.
+    """
+    forms = [form for form in (byte_form(problem), residue_form(problem)) if form is not None]
+    asked = implementation
+    if isinstance(asked, BatchInvariant):  # exact in any order
+        asked = asked.implementation
+    if not forms or asked is None:
+        form = quickest(problem, forms, device) if forms else None
+        if isinstance(form, ResidueForm):
+            asked = best_of(form.product, device, _kernels(form, device)).implementation.name
+        return form, asked
+    kernel = asked_kernel(asked)[0]
+    dtypes = kernel.dtypes if isinstance(kernel, KernelFile) else ()
+    if problem.dtype in dtypes:
+        return None, asked
+    for form in forms:
+        is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in dtypes
+        if is_emulated if isinstance(form, ResidueForm) else "int8" in dtypes:
+            return form, asked
+    return None, asked
+
+
+def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Form | None:
+    """Form with the shortest predicted time; None for the integers themselves."""
+    if device.is_simulated:
+        return None
+    best, best_us = None, best_of(problem, device, legal_kernels(problem, device)).us
+    for form in forms:
+        us = predicted_us(form, device)
+        if us is not None and (best_us is None or us < best_us):
+            best, best_us = form, us
+    return best
+
+
+def _kernels(form: ResidueForm, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that multiply the residues of a form."""
+    kernels = legal_kernels(form.product, device)
+    return [kernel for kernel in kernels if isinstance(kernel, EmulatedProduct)]
+
+
+def predicted_us(form: Form, device: DeviceFacts) -> float | None:
+    """Predicted time of all kernels of a form; None if no kernel multiplies its bytes."""
+    own = form.problem
+    if isinstance(form, ResidueForm):
+        kernels = _kernels(form, device)
+        if not kernels:
+            return None
+        return form.slices * (best_of(form.product, device, kernels).us or 0.0)
+    moved_bytes = 2 * form.digits * sum(own.operand_bytes)
+    us = 2 * form.slices * STEP_US
+    if form.bits == 64:
+        us += form.launches * STEP_US
+        moved_bytes += form.slices * (4 * len(form.terms) + 16) * own.batch * own.m * own.n
+    us += moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    for term in form.terms:
+        product = form.product(term)
+        kernels = legal_kernels(product, device)
+        if not kernels:
+            return None
+        us += form.launches * (best_of(product, device, kernels).us or 0.0)
+    return us

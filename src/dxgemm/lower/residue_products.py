@@ -1,0 +1,72 @@
+"""Programs of integers modulo 2**64 by their residues: those of a and b, and of their product."""
+
+from __future__ import annotations
+
+from dxgemm.choice.emulation import residues_problem
+from dxgemm.choice.emulation_parts import NUMBER_BYTES, buffers
+from dxgemm.choice.legality import Candidate
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.kernels import add_residues
+from dxgemm.handwritten.parts.residue_store import row_bytes
+from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, splitting_step
+from dxgemm.lower.steps import file_step
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.kernel_arguments import KernelArguments
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.residue_form import ResidueForm
+from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Program, Step, Symbol, Value
+
+RESIDUES, FLAG = Symbol("residues of the result"), Symbol("flag")
+
+
+def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a product of integers.
+
+    Args:
+        form: the form.
+        candidate: kernel of emulated float64, which multiplies the residues.
+        device: the GPU.
+    """
+    own, count, k = form.problem, form.count, form.slice_k
+    pitch, sizes = row_bytes(k), {FLAG.name: NUMBER_BYTES}
+    lines = {"a": (own.m, own.a.batch), "b": (own.n, own.b.batch)}
+    for name, (along, is_batch) in lines.items():
+        matrices = count * (own.batch if is_batch else 1)
+        sizes[DIGITS_OF[name].name] = matrices * along * pitch
+    result_size = own.batch * count * own.m * row_bytes(own.n)
+    sizes[RESIDUES.name] = result_size
+    product = form.product
+    spec = candidate.implementation.spec_for(candidate.config, product)  # type: ignore[attr-defined]
+    maps = candidate.implementation.kernel.tensor_maps(candidate.config, product, *spec.variant)
+    blocks = candidate.implementation.block_count(candidate.config, product, device.sm_count)
+    values: tuple[Value, ...] = *DIGITS_OF.values(), RESIDUES, RESIDUES, 0, 0
+    multiplying = Step(
+        spec, residues_problem(product), blocks, values, (FLAG, 1, count), maps
+    )  # fmt: skip
+    program = Program((), sizes)
+    for first_k in range(0, own.k, k):
+        for name, (along, _) in lines.items():
+            rows = Strides(count * along * pitch, pitch, 1)
+            how = str(count), "residues", "up"
+            split = splitting_step(
+                own, name, (first_k, k, pitch), rows, along * pitch, how, flag=FLAG
+            )
+            program += Program((split,))
+        program += Program((multiplying, _adding(form, result_size, first_k > 0)))
+    return program
+
+
+def _adding(form: ResidueForm, size: int, adds_to_result: bool) -> Step:
+    """Step that makes the result of its residues, or adds to what is there."""
+    own = form.problem
+    c, reads_c = (own.out, True) if adds_to_result else (own.c, own.reads_c)
+    arguments = KernelArguments(
+        "int64", own.m, own.n, 0, own.batch, c=c, out=own.out,
+        epilogue=Fusion((), buffers("int8")), out_dtype=own.out_dtype, reads_c=reads_c,
+        extents={"a": NOTHING, "b": NOTHING},
+    )  # fmt: skip
+    addend: tuple[Symbol, Value] = (OUT, 1) if adds_to_result else (C, BETA)
+    return file_step(
+        add_residues, arguments, (own.out_dtype, str(form.count)),
+        values=(RESIDUES, RESIDUES, addend[0], OUT, ALPHA, addend[1]), operands=(RESIDUES, size),
+    )  # fmt: skip

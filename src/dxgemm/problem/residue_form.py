@@ -1,0 +1,75 @@
+"""Products of integers modulo 2**64 as products of their residues by several moduli.
+
+The product of whole numbers is found from its residues if it is below half the product of the
+moduli. Fewer products of int8 do it than of bytes: 18 in the place of 36 for 64 bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from dxgemm.handwritten.parts.moduli import LONGEST_K, MODULI
+from dxgemm.problem.dtypes import INTEGER_BITS, ITEM_SIZES, PRODUCT_BITS, factor_dtypes
+from dxgemm.problem.problem import Problem
+
+MOST_SHARE = 0.49  # of the product of the moduli, that a result may have: see `add_residues`
+
+
+@dataclass(frozen=True)
+class ResidueForm:
+    """Integers with a result of 64 bits, by their residues.
+
+    Attributes:
+        problem: the problem.
+        count: number of moduli.
+        slices: parts of k that are multiplied in turn.
+    """
+
+    problem: Problem
+    count: int
+    slices: int
+
+    @property
+    def slice_k(self) -> int:
+        """k of a part."""
+        return -(-self.problem.k // self.slices)
+
+    @property
+    def products(self) -> int:
+        """Products of int8 for each product of elements."""
+        return self.count
+
+    @property
+    def product(self) -> Problem:
+        """Problem that the kernels of emulated float64 compute by residues."""
+        return replace(
+            self.problem,
+            dtype="float64",
+            out_dtype="float64",
+            k=self.slice_k,
+            precision=f"emulated{self.count}",
+            reads_c=False,
+            triangle="",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.count} products of residues"
+
+
+def residue_form(problem: Problem) -> ResidueForm | None:
+    """Form of a problem of 16 to 64 bits; None of one that has no such form."""
+    is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
+    if PRODUCT_BITS.get(problem.dtype, 0) < 16 or not is_plain:
+        return None
+    if ITEM_SIZES[problem.out_dtype] != 8:
+        return None
+    slices = -(-problem.k // LONGEST_K)
+    largest = -(-problem.k // slices)
+    for factor in factor_dtypes(problem.dtype):
+        bits = INTEGER_BITS[factor]
+        # Modulo 2**64, an unsigned integer of 64 bits is a signed one.
+        largest *= 2**bits if factor.startswith("u") and bits < 64 else 2 ** (bits - 1)
+    counts = range(2, len(MODULI) + 1)
+    count = next(c for c in counts if MOST_SHARE * prod(MODULI[:c]) > largest)
+    return ResidueForm(problem, count, slices)
