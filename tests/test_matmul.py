@@ -212,7 +212,7 @@ def test_epilogues_that_do_not_fit_are_refused_before_anything_is_written(home, 
         (epilogues.bias(a[0, 0, 0, :3]), errors.ShapeError, "a row vector"),
         (epilogues.bias(a[0, 0, 0, :1].reshape(())), errors.ShapeError, r"vector is \(\)"),
         (epilogues.residual(parent), errors.OverlapError, "out shares memory with epilogue resid"),
-        (epilogues.keep(kept=parent), errors.OverlapError, "shares memory with epilogue keep"),
+        (epilogues.keep(kept=parent), errors.OverlapError, "keep: kept shares memory with out"),
         (epilogues.keep(kept=a[:1]), errors.ShapeError, "must be equal[.]"),
         (reductions.sum(axis=1), errors.UnsupportedProblemError, "views of two or three"),
     ):
