@@ -177,6 +177,15 @@ def test_a_short_dimension_is_looped_over_instead_of_large_copies(values):
     assert not steps.copied and str(steps).endswith("4 of 1024 x 1024 x 256, 2 launches")
 
 
+@pytest.mark.parametrize("subscripts", ["bij,bjk->bik", "aib,bj->ija", "abij,cbjk->acik", "i,i->"])
+def test_arrays_that_are_copied_to_the_gpu_are_viewed(operands, monkeypatch, subscripts):
+    given = operands(subscripts)
+    monkeypatch.setattr(einsum, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(einsum, "plans", {})
+    result = dxgemm.einsum(subscripts, *given)
+    np.testing.assert_array_equal(result, np.einsum(subscripts, *given))
+
+
 @pytest.mark.parametrize(
     ("subscripts", "shapes", "copied"),
     [
@@ -214,6 +223,8 @@ def test_looped_products(home, operands, monkeypatch):
         out = home.send(np.ones_like(expected))
         dxgemm.einsum(subscripts, *sent, out=out, beta=3.0)
         np.testing.assert_array_equal(home.fetch(out), expected + 3)
+        result = dxgemm.einsum(subscripts, *map(DlpackOnly, given))
+        np.testing.assert_array_equal(result, expected)
     einsum.plans.clear()
 
 
