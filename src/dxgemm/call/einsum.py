@@ -224,7 +224,7 @@ def einsum_call(
     subscripts: Any, operands: Sequence[Any], out: Any, epilogue: Any, beta: Any
 ) -> Call:
     """Check the arguments of `einsum` but alpha and the options of products, and plan the steps."""
-    if type(subscripts) is not str:
+    if not isinstance(subscripts, str):
         raise SettingError(f"einsum: subscripts are {shown(subscripts)}; pass a string.")
     if not operands:
         raise ShapeError("einsum: must provide at least an operand and a subscripts list to it.")
