@@ -177,10 +177,44 @@ def test_a_short_dimension_is_looped_over_instead_of_large_copies(values):
     assert not steps.copied and str(steps).endswith("4 of 1024 x 1024 x 256, 2 launches")
 
 
+@pytest.mark.parametrize("subscripts", ["bij,bjk->bik", "aib,bj->ija", "abij,cbjk->acik", "i,i->"])
+def test_arrays_that_are_copied_to_the_gpu_are_viewed(operands, monkeypatch, subscripts):
+    given = operands(subscripts)
+    monkeypatch.setattr(einsum, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(einsum, "plans", {})
+    result = dxgemm.einsum(subscripts, *given)
+    np.testing.assert_array_equal(result, np.einsum(subscripts, *given))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "copied"),
+    [
+        ("bhqd,bhkd->bhqk", [(4, 16, 1024, 64), (4, 16, 1024, 64)], []),
+        ("bqhd,bkhd->bhqk", [(4, 1024, 16, 64), (4, 1024, 16, 64)], ["bqhd", "bkhd"]),
+        ("bhqk,bkhd->bqhd", [(4, 16, 1024, 1024), (4, 1024, 16, 64)], ["bkhd"]),
+        ("becd,edf->becf", [(4, 8, 512, 512), (8, 512, 1024)], ["becd"]),
+    ],
+)
+def test_operands_of_attention_are_copied_for_one_launch(subscripts, shapes, copied):
+    given = [np.broadcast_to(np.float16(1), shape).copy() for shape in shapes]
+    *copies, product = dxgemm.explain_einsum(subscripts, *given).steps
+    assert [step.text.split()[0] for step in copies] == copied
+    assert "launches" not in str(product)
+
+
+def test_a_repeated_contraction_is_planned_once(home, operands, monkeypatch):
+    sent = [home.send(array) for array in operands("bij,jk->bik")]
+    first = dxgemm.einsum("bij,jk->bik", *sent)
+    monkeypatch.setattr(einsum, "plan_steps", None)
+    np.testing.assert_array_equal(
+        home.fetch(dxgemm.einsum("bij,jk->bik", *sent)), home.fetch(first)
+    )
+
+
 def test_looped_products(home, operands, monkeypatch):
-    monkeypatch.setattr("dxgemm.call.contraction.LAUNCH_ELEMENTS", 1)
+    monkeypatch.setattr("dxgemm.call.contraction.PRODUCT_US", 0.0)
     for subscripts in ("bicd,bjcd->bcij", "bicd,bjcd->icjb"):
-        einsum._contraction.cache_clear()
+        einsum.plans.clear()
         given = operands(subscripts)
         sent = [home.send(array) for array in given]
         expected = np.einsum(subscripts, *given)
@@ -189,7 +223,9 @@ def test_looped_products(home, operands, monkeypatch):
         out = home.send(np.ones_like(expected))
         dxgemm.einsum(subscripts, *sent, out=out, beta=3.0)
         np.testing.assert_array_equal(home.fetch(out), expected + 3)
-    einsum._contraction.cache_clear()
+        result = dxgemm.einsum(subscripts, *map(DlpackOnly, given))
+        np.testing.assert_array_equal(result, expected)
+    einsum.plans.clear()
 
 
 def test_epilogue(home, values):

@@ -164,7 +164,7 @@ def test_contexts_are_nested_and_undone(torch, random):
     torch.mm(a, b)
     assert sum(outer.report().fell_through.values()) == 2
     assert inner.report().routed == {"torch.mm": 1}
-    assert not routing._Hooks.installed and not routing._Hooks.users
+    assert not routing.Hooks.installed and not routing.Hooks.users
 
 
 def test_a_context_is_of_its_thread(torch, random):

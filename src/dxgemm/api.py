@@ -322,16 +322,14 @@ def einsum(
 
     Notes:
         Two operands take one strided batched product, in place wherever their strides merge.
-        Where they do not, the operands with the fewest elements are copied. Indices that one
+        Where they do not, operands are copied, or the product is launched several times, whichever
+        is estimated to be quicker. Steps are planned once for each layout. Indices that one
         operand alone has are summed by a product with ones. More than two operands are contracted
         in the order that `numpy.einsum_path` finds. Sums of int8 are int32: they take one product.
     """
-    products = partial(
-        gemm, implementation=implementation, precision=precision, batch_invariant=batch_invariant
-    )
     try:
         call = einsum_call(subscripts, operands, out, epilogue, beta)
-        return call.run(products, beta, alpha=alpha, epilogue=epilogue)
+        return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
         error.name_call("einsum")
         raise
@@ -365,12 +363,9 @@ def tensordot(
     Raises:
         DxgemmError: any error of `einsum`.
     """
-    products = partial(
-        gemm, implementation=implementation, precision=precision, batch_invariant=batch_invariant
-    )
     try:
         call = tensordot_call(a, b, axes, out, epilogue, beta)
-        return call.run(products, beta, alpha=alpha, epilogue=epilogue)
+        return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
         error.name_call("tensordot")
         raise
@@ -381,7 +376,7 @@ def explain_einsum(
     subscripts: str, *operands: Any, out: Any = None, epilogue: Any = None
 ) -> Contraction:
     """Explain the steps of `einsum` of the same arguments: its products and copies."""
-    return einsum_call(subscripts, operands, out, epilogue, 0.0).contraction
+    return einsum_call(subscripts, operands, out, epilogue, 0.0).plan.contraction
 
 
 def _with_arguments_of(

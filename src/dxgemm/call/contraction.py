@@ -20,8 +20,11 @@ Labels = tuple[str, ...]
 # Columns, or rows, from which on an operand without contiguous rows or columns is copied: so many
 # products read it as cache lines, of which they use one element.
 MANY_READS = 32
-# Elements that could be copied, read and written, in the time of a launch.
-LAUNCH_ELEMENTS = 1 << 20
+# Rough speeds of a host and of a large GPU, in microseconds, to weigh copies against launches: what
+# a product and a copy take on the host, and what a kernel adds to the time on the device; bytes of
+# memory, and multiplications by the bytes of an element, in a microsecond.
+PRODUCT_US, COPY_US, KERNEL_US = 20.0, 12.0, 3.0
+BYTES_PER_US, PRODUCTS_PER_US, FEW_PRODUCTS_PER_US = 3e6, {1: 6e8, 2: 3e8}, 2.5e7
 
 
 class Slots(NamedTuple):
@@ -55,8 +58,11 @@ def arrange(
     sizes: Sizes,
     *,
     in_order: bool = False,
+    is_complex: bool = False,
 ) -> Arrangement:
-    """Find the product that contracts two operands with the fewest elements copied.
+    """Find the quickest product that contracts two operands, by a rough estimate.
+
+    The host runs ahead of the device, so that the slower one counts.
 
     Args:
         operands: strides by label of "a", of "b", and of "out" unless that is new memory; without
@@ -65,26 +71,47 @@ def arrange(
         kept: labels of the result.
         sizes: sizes by label.
         in_order: True if the labels of each dimension must be in the order of `kept`.
+        is_complex: True for complex dtypes, whose products take row-major operands best.
     """
-    weight = {name: prod(sizes[label] for label in steps) for name, steps in operands.items()}
+    weight = {
+        name: item_sizes[name] * prod(sizes[label] for label in steps)
+        for name, steps in operands.items()
+    }
+    written = item_sizes["a"] * prod(sizes[label] for label in kept) if "out" not in operands else 0
+    products = prod(sizes[label] for label in {*operands["a"], *operands["b"]})
+    product_us = max(
+        (sum(weight.values()) + written) / BYTES_PER_US,
+        products / PRODUCTS_PER_US.get(item_sizes["a"], FEW_PRODUCTS_PER_US),
+    )
     found = []
     for count in range(len(operands) + 1):
         for copied in combinations(operands, count):
             slots = _slots(operands, item_sizes, copied, kept, sizes, in_order)
-            if slots is not None:
-                launches = prod(sizes[label] for label in slots.looped)
-                cost = sum(weight[name] for name in copied) + (launches - 1) * LAUNCH_ELEMENTS
-                found.append((cost, copied, slots))
-    _, copied, slots = min(found, key=lambda choice: choice[0])  # copies of all can be arranged
+            if slots is None:
+                continue
+            launches = prod(sizes[label] for label in slots.looped)
+            copies = count + ("out" in copied)  # which is copied back
+            host_us = launches * PRODUCT_US + copies * COPY_US
+            moved = sum(2 * weight[name] * (1 + (name == "out")) for name in copied)
+            device_us = product_us + moved / BYTES_PER_US + (launches + copies) * KERNEL_US
+            found.append((max(host_us, device_us), device_us, copied, slots))
+    # Copies of all can be arranged.
+    *_, copied, slots = min(found, key=lambda choice: choice[:2])
     lead = slots.looped + slots.batch
-    orders = {
-        "a": lead + slots.rows + slots.inner,
-        "b": lead + slots.inner + slots.cols,
-        "out": lead + slots.rows + slots.cols,
+    ends = {
+        "a": (slots.rows, slots.inner),
+        "b": (slots.inner, slots.cols),
+        "out": (slots.rows, slots.cols),
     }
     steps = {**operands}
     for name in copied:
-        own = (label for label in orders[name] if label in operands[name])
+        # Row-major or column-major, so that the copy has the shortest steps where the operand has.
+        orders = [
+            [label for label in lead + first + last if label in operands[name]]
+            for first, last in (ends[name], ends[name][::-1])
+        ]
+        last_steps = [[abs(operands[name][label]) for label in own[-1:]] for own in orders]
+        own = orders[not is_complex and last_steps[1] < last_steps[0]]
         steps[name] = contiguous(own, sizes, item_sizes[name])
     return Arrangement(slots, copied, steps)
 

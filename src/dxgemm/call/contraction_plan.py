@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from dxgemm.call.contraction import Labels, Steps, arrange, by_stride, contiguous, merge
-from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, result_dtypes
 from dxgemm.problem.layout import Layout
 
 
@@ -28,6 +28,7 @@ class Copy(NamedTuple):
     """Step that copies a view to a new array, which takes the next slot."""
 
     source: View
+    dtype: str
     text: str
 
     def __str__(self) -> str:
@@ -48,6 +49,7 @@ class Ones(NamedTuple):
     """Step that makes a vector of ones, which takes the next slot, to sum by a product with it."""
 
     size: int
+    dtype: str
 
     def __str__(self) -> str:
         return f"ones     for sums: {self.size} elements"
@@ -59,6 +61,7 @@ class Product(NamedTuple):
     Attributes:
         a, b: the operands.
         out: where the result is written; None to allocate it, in the next slot.
+        dtype: dtype of a new result.
         text: labels of the operands and of the result.
         is_last: True for the product that makes the result.
     """
@@ -66,6 +69,7 @@ class Product(NamedTuple):
     a: View
     b: View
     out: View | None
+    dtype: str
     text: str
     is_last: bool
 
@@ -90,7 +94,7 @@ class Contraction:
         steps: copies and products, in order.
         shape: shape of the result.
         strides: elements of the last product from one index of the result to the next.
-        is_plain: True if the array of the last product is the result itself.
+        is_plain: True if the last product makes a new array with the result in row-major order.
     """
 
     title: str
@@ -149,8 +153,7 @@ def plan_steps(
     labels_of_all = (*subscripts.operands, subscripts.result)  # the last for the array written
     terms = [_term(*pair, sizes) for pair in zip(labels_of_all, layouts)]
     target = count if len(layouts) > count else None
-    target_size = ITEM_SIZES.get(layouts[-1].dtype, 1)  # others are refused later
-    planner = _Planner(sizes, layouts[0].dtype, terms, target, target_size)
+    planner = _Planner(sizes, layouts[0].dtype, terms, target, layouts[-1].dtype)
     result = [label for label in subscripts.result if sizes[label] != 1]
     places = [*range(count)]
     for chosen in subscripts.path:
@@ -176,11 +179,9 @@ def plan_steps(
     if target is None:
         item_size = ITEM_SIZES[result_dtypes(layouts[0].dtype)[0]]
         steps = {label: step // item_size for label, step in terms[left].items()}
-        if any(whole[label] != step for label, step in steps.items()):
+        is_plain = all(whole[label] == step for label, step in steps.items())
+        if not is_plain:
             whole = {label: steps.get(label, 0) for label in whole}
-        else:
-            last = planner.steps[-1]
-            is_plain = isinstance(last, Product) and last.result_shape == shape
     names = ",".join("".join(labels) for labels in subscripts.operands)
     return Contraction(
         f"einsum {names}->{''.join(subscripts.result)} {layouts[0].dtype}",
@@ -208,7 +209,7 @@ class _Planner:
         sizes: sizes by label.
         dtype: dtype of the operands.
         terms: strides of the array in each slot by label.
-        target, target_size: slot of the array that is written, and bytes of its elements.
+        target, target_dtype: slot of the array that is written, and its dtype.
         steps: the steps so far.
         ones: slots of ones.
     """
@@ -217,7 +218,7 @@ class _Planner:
     dtype: str
     terms: list[dict[str, int]]
     target: int | None
-    target_size: int
+    target_dtype: str
     steps: list[Copy | Assign | Ones | Product] = field(default_factory=list)
     ones: set[int] = field(default_factory=set)
 
@@ -234,9 +235,15 @@ class _Planner:
             a, b = self._sum(slots[0], runs), self._ones(last)
         if not is_last:
             return self._multiply(a, b, kept)
-        is_swapped = self.target is None and not in_order and may_swap
-        if is_swapped and kept and kept[-1] not in self.terms[b]:
-            a, b = b, a  # so that the result's last dimension is that of the columns
+        if self.target is None and not in_order and may_swap:
+            # So that the result's last dimension is that of the columns; but of complex operands,
+            # b may be copied, in twice its size.
+            size_a, size_b = (prod(self.sizes[x] for x in self.terms[slot]) for slot in (a, b))
+            is_swapped = bool(kept) and kept[-1] not in self.terms[b]
+            if self.dtype in COMPLEX_PARTS and size_a != size_b:
+                is_swapped = size_a < size_b
+            if is_swapped:
+                a, b = b, a
         return self._multiply(a, b, kept, is_last=True, in_order=in_order)
 
     def _runs(self, slot: int, kept: Iterable[str]) -> list[Labels]:
@@ -255,7 +262,9 @@ class _Planner:
     def _ones(self, labels: Labels) -> int:
         """Slot of ones along labels."""
         size = prod(self.sizes[label] for label in labels)
-        slot = self._add(Ones(size), contiguous(labels, self.sizes, ITEM_SIZES[self.dtype]))
+        slot = self._add(
+            Ones(size, self.dtype), contiguous(labels, self.sizes, ITEM_SIZES[self.dtype])
+        )
         self.ones.add(slot)
         return slot
 
@@ -272,11 +281,15 @@ class _Planner:
         """Add the product of two slots, and the copies that it needs; returns its slot."""
         target = self.target if is_last else None
         terms, sizes = self.terms, self.sizes
-        item_size, result_size = ITEM_SIZES[self.dtype], ITEM_SIZES[result_dtypes(self.dtype)[0]]
+        item_size, dtype = ITEM_SIZES[self.dtype], result_dtypes(self.dtype)[0]
         operands, item_sizes = {"a": terms[a], "b": terms[b]}, {"a": item_size, "b": item_size}
         if target is not None:
-            operands["out"], item_sizes["out"] = terms[target], self.target_size
-        found = arrange(operands, item_sizes, tuple(kept), sizes, in_order=in_order)
+            operands["out"] = terms[target]
+            item_sizes["out"] = ITEM_SIZES.get(self.target_dtype, 1)  # others are refused later
+        found = arrange(
+            operands, item_sizes, tuple(kept), sizes, in_order=in_order,
+            is_complex=self.dtype in COMPLEX_PARTS,
+        )  # fmt: skip
         text = f"{self._named(a)},{self._named(b)}->{''.join(kept)}"
         looped, batch, rows, inner, cols = found.slots
         lead, steps = (looped, batch), found.steps
@@ -285,11 +298,11 @@ class _Planner:
         view_a = self._view(a, steps["a"], *lead, rows, inner)
         view_b = self._view(b, steps["b"], *lead, inner, cols)
         if target is None:
-            new = contiguous(looped + batch + rows + cols, sizes, result_size)
-            return self._add(Product(view_a, view_b, None, text, is_last), new)
+            new = contiguous(looped + batch + rows + cols, sizes, ITEM_SIZES[dtype])
+            return self._add(Product(view_a, view_b, None, dtype, text, is_last), new)
         written = self._copied(target, steps["out"], "out" in found.copied)
         view = self._view(written, steps["out"], *lead, rows, cols)
-        self.steps.append(Product(view_a, view_b, view, text, is_last))
+        self.steps.append(Product(view_a, view_b, view, dtype, text, is_last))
         if written != target:
             labels = [*steps["out"]]
             shape = tuple(sizes[label] for label in labels)
@@ -308,7 +321,8 @@ class _Planner:
         term = self.terms[slot]
         shape = tuple(self.sizes[label] for label in steps)
         source = View(slot, shape, tuple(term[label] for label in steps))
-        return self._add(Copy(source, f"{self._named(slot)} to {''.join(steps)}"), steps)
+        dtype = self.target_dtype if slot == self.target else self.dtype
+        return self._add(Copy(source, dtype, f"{self._named(slot)} to {''.join(steps)}"), steps)
 
     def _view(self, slot: int, steps: Steps, *slots: Labels) -> View:
         """View of a slot as matrices, after a looped dimension and a batch if there are any."""

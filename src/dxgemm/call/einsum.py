@@ -7,8 +7,7 @@ Several operands are contracted in the order that `numpy.einsum_path` finds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from operator import index
 from string import ascii_letters
 from typing import Any, NamedTuple
@@ -18,14 +17,15 @@ import numpy as np
 from dxgemm.call.contraction_plan import (
     Assign,
     Contraction,
-    Ones,
+    Copy,
     Product,
     Subscripts,
     View,
     plan_steps,
     sizes_of,
 )
-from dxgemm.call.operand import Operand, inspected
+from dxgemm.call.operand import inspected
+from dxgemm.call.prepare import prepare, run
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import (
     DtypeError,
@@ -34,86 +34,153 @@ from dxgemm.errors import (
     SettingError,
     ShapeError,
     UnsupportedProblemError,
+    marked,
     shown,
 )
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES, result_dtypes
-from dxgemm.problem.layout import Layout, refuse_overlap
-from dxgemm.runtime.exports import finished
+from dxgemm.problem.layout import Layout, contiguous_strides, refuse_overlap
+from dxgemm.runtime.arrays import HOST, Library, Unusable, libraries
+from dxgemm.runtime.exports import finished, launch_stream, taken
 
 Shape = tuple[int, ...]
 Axes = tuple[Shape, Shape]  # of a and b, none of them negative
+
+
+# Array of a step, its library, and its address and key there. A plain tuple: making a record with
+# names takes longer than all checks of a call that is known.
+Slot = tuple[Any, Library, int, Any]
+
+
+class Plan(NamedTuple):
+    """Contraction of all operands with the same keys.
+
+    Attributes:
+        contraction: its steps.
+        takes_views: True if products take views of the operands: of exports, which are ordered one
+            by one, and of arrays that are copied to the GPU. Of others the keys of views will do.
+        keys: those of each product's operands, by its place among the steps, once it has run.
+    """
+
+    contraction: Contraction
+    takes_views: bool
+    keys: dict[int, tuple[Any, ...]]
+
+
+plans: dict[Any, Plan] = {}
+_MOST_PLANS = 4096
 
 
 class Call(NamedTuple):
     """Contraction of operands that are known.
 
     Attributes:
-        contraction: its steps.
-        operands: the operands, and the array that is written, if there is one.
+        plan: its plan.
+        slots: the operands, and the array that is written, if there is one.
         has_out: True if there is one.
     """
 
-    contraction: Contraction
-    operands: list[Operand]
+    plan: Plan
+    slots: list[Slot]
     has_out: bool
 
-    def run(self, gemm: Callable[..., Any], beta: Any, **last: Any) -> Any:
-        """Run the steps by calls of `gemm`, the last of them with further options."""
-        contraction, slots = self.contraction, [*self.operands]
-        new: Any = None
-        for step in contraction.steps:
-            if isinstance(step, Assign):
-                target = slots[step.target.slot].library
-                target.assign(_viewed(slots, step.target), slots[step.slot].array)
-                continue
+    def run(self, alpha: Any, beta: Any, epilogue: Any, settings: tuple[Any, ...]) -> Any:
+        """Run the steps, all products with an implementation, a precision and so on."""
+        plan, slots, has_out = self
+        contraction, slots = plan.contraction, [*slots]
+        shape = contraction.shape
+        last = alpha, beta if has_out else 0.0, epilogue
+        for place, step in enumerate(contraction.steps):
             if isinstance(step, Product):
-                new = _multiply(gemm, slots, step, beta, last if step.is_last else {})
+                factors = last if step.is_last else (1.0, 0.0, None)
+                is_whole = step.is_last and contraction.is_plain and not plan.takes_views
+                new_shape = shape if is_whole else step.result_shape
+                multiply = _multiply if len(step.a.shape) <= 3 else _multiply_in_turn
+                new = multiply(plan, place, step, slots, new_shape, factors, settings)
                 if step.out is not None:
                     continue
-                if step.is_last and contraction.is_plain:
-                    return finished(new)
-            elif isinstance(step, Ones):
-                new = _copied(slots[0], (step.size,), 1)
+                if step.is_last:
+                    break
+            elif isinstance(step, Assign):
+                library = slots[step.target.slot][1]
+                library.assign(_viewed(slots, step.target), slots[step.slot][0])
+                continue
+            elif isinstance(step, Copy):
+                source, library, *_ = slots[step.source.slot]
+                new = library.empty(step.source.shape, step.dtype, source)
+                library.assign(new, _viewed(slots, step.source))
             else:
-                source = _viewed(slots, step.source)
-                new = _copied(slots[step.source.slot], step.source.shape, source)
-            slots.append(inspected("a step", new, None))
-        if self.has_out:
-            return finished(self.operands[-1].array)
-        shape, item_size = contraction.shape, ITEM_SIZES[slots[-1].layout.dtype]
-        strides = tuple(stride * item_size for stride in contraction.strides)
-        result = finished(_viewed(slots, View(len(slots) - 1, shape, strides)))
-        return result if shape else result[()]
-
-
-def _copied(like: Operand, shape: Shape, source: Any) -> Any:
-    """Row-major copy of an array or a number, of the library and the dtype of an operand."""
-    new = like.library.empty(shape, like.layout.dtype, like.array)
-    like.library.assign(new, source)
-    return new
+                like, library, *_ = slots[0]
+                new = library.empty((step.size,), step.dtype, like)
+                library.assign(new, 1)
+            slots.append(_slot("a step", new))
+        if has_out:
+            return finished(slots[len(self.slots) - 1][0])
+        if not is_whole:
+            item_size = ITEM_SIZES[contraction.products[-1].dtype]
+            strides = tuple([stride * item_size for stride in contraction.strides])
+            new = slots[0][1].view(new, (), shape, strides)
+        return new if shape else new[()]
 
 
 def _multiply(
-    gemm: Callable[..., Any], slots: list[Operand], step: Product, beta: Any, options: Any
-) -> Any:
-    """Launch a product; in turns if it has two dimensions before those of matrices."""
-    views = [step.a, step.b] + ([] if step.out is None else [step.out])
-    arrays = [_viewed(slots, view) for view in views]
-    if len(step.a.shape) <= 3:
-        return gemm(*arrays, beta=beta if step.out else 0.0, **options)
-    operands = [inspected("a step", array, None) for array in arrays]
-    if step.out is None:
-        like, shape = operands[0], (*step.a.shape[:-1], step.b.shape[-1])
-        new = like.library.empty(shape, result_dtypes(like.layout.dtype)[0], like.array)
-        operands.append(inspected("a step", new, None))
-        beta = 0.0
-    for place in range(step.a.shape[0]):
+    plan: Plan, place: int, step: Product, slots: list[Slot], shape: Shape, factors: Any,
+    settings: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Launch a product, the one at a place among the steps, or a part of it; returns its result.
+
+    Args:
+        shape: shape of the result if that is new.
+        factors: alpha, beta and epilogue.
+    """
+    a, library, a_pointer, _ = slots[step.a.slot]
+    b, _, b_pointer, _ = slots[step.b.slot]
+    c, c_pointer, anchor = None, 0, a
+    if step.out is not None:
+        c, library, c_pointer, _ = slots[step.out.slot]
+        anchor = c
+    keys = plan.keys.get(place)
+    if keys is None:
+        own: list[Any] = []
+        for view in (step.a, step.b) if step.out is None else (step.a, step.b, step.out):
+            _, each, _, key = slots[view.slot]
+            own += each, each.view_key(key, view.shape, view.strides)
+        keys = plan.keys[place] = (*own, *(None,) * (8 - len(own)))
+    if plan.takes_views:
+        a, b = _viewed(slots, step.a), _viewed(slots, step.b)
+        anchor = a
+        if step.out is not None:
+            anchor = c = _viewed(slots, step.out)
+    alpha, beta, epilogue = factors
+    found = a, b, c, None, a_pointer, b_pointer, c_pointer, 0, keys, anchor, library
+    options = epilogue, None, *settings, None, "", None
+    return run(prepare(a, b, c, alpha, beta, None, options, found=found, shape=shape))
+
+
+def _multiply_in_turn(
+    plan: Plan, place: int, step: Product, slots: list[Slot], shape: Shape, factors: Any,
+    settings: tuple[Any, ...],
+) -> Any:  # fmt: skip
+    """Launch a product for each index of the dimension before its batch; returns its result."""
+    out = step.out
+    if out is None:
+        like, library, *_ = slots[step.a.slot]
+        strides = contiguous_strides(step.result_shape, ITEM_SIZES[step.dtype])
+        out = View(len(slots), step.result_shape, strides)
+        slots = [*slots, _slot("a step", library.empty(shape, step.dtype, like))]
+    views = step.a, step.b, out
+    own = [View(i, view.shape[1:], view.strides[1:]) for i, view in enumerate(views)]
+    part = step._replace(a=own[0], b=own[1], out=own[2])
+    for turn in range(step.a.shape[0]):
         parts = []
-        for operand in operands:
-            shape, strides = operand.layout.shape[1:], operand.layout.strides[1:]
-            parts.append(operand.library.view(operand.array, (place,), shape, strides))
-        gemm(*parts, beta=beta, **options)
-    return operands[-1].array
+        for (slot, *whole), (_, *inner) in zip(views, own):
+            array, library, pointer, key = slots[slot]
+            if plan.takes_views:
+                array = library.view(library.view(array, (), *whole), (turn,), *inner)
+                key = library.view_key(key, *inner)
+            parts.append((array, library, pointer + turn * whole[1][0], key))
+        _multiply(plan, place, part, parts, shape, factors, settings)
+    return slots[out.slot][0]
 
 
 def transpose(a: Any, axes: Sequence[int]) -> Any:
@@ -132,12 +199,25 @@ def transpose(a: Any, axes: Sequence[int]) -> Any:
     return operand.library.view(operand.array, (), shape, strides)
 
 
-def _viewed(slots: Sequence[Operand], view: View) -> Any:
+def _viewed(slots: Sequence[Slot], view: View) -> Any:
     """Array of a view; the slot's own where it is the same."""
-    operand = slots[view.slot]
-    if operand.layout.shape == view.shape and operand.layout.strides == view.strides:
-        return operand.array
-    return operand.library.view(operand.array, (), view.shape, view.strides)
+    array, library, _, key = slots[view.slot]
+    if key == library.view_key(key, view.shape, view.strides):
+        return array
+    return library.view(array, (), view.shape, view.strides)
+
+
+def _slot(name: str, array: Any, *anchors: Any) -> Slot:
+    """Inspect an array, and verify it if it is doubtful; `launch_stream` tells of `anchors`."""
+    library = libraries.get(type(array))
+    if library is None:
+        array, library = taken(marked(name), array, launch_stream(None, *anchors))
+    pointer, key = library.inspect(array)
+    if type(key) is Unusable:
+        library.check(marked(name), array, key)
+    if library.doubts(key):
+        library.verify(marked(name), array)
+    return array, library, pointer, key
 
 
 def einsum_call(
@@ -148,52 +228,64 @@ def einsum_call(
         raise SettingError(f"einsum: subscripts are {shown(subscripts)}; pass a string.")
     if not operands:
         raise ShapeError("einsum: must provide at least an operand and a subscripts list to it.")
-    return _call(subscripts, _inspected(operands, out), out, epilogue, beta)
+    return _call(subscripts, _slots(operands, out), out, epilogue, beta)
 
 
 def tensordot_call(a: Any, b: Any, axes: Any, out: Any, epilogue: Any, beta: Any) -> Call:
     """Check the arguments of `tensordot` but alpha and the options of products, and plan it."""
-    given = _inspected((a, b), out)
-    ndims = [len(operand.layout.shape) for operand in given]
-    return _call(_checked_axes(axes, *ndims), given, out, epilogue, beta)
+    slots = _slots((a, b), out)
+    shapes = [key[0] for *_, key in slots]
+    return _call(_checked_axes(axes, *map(len, shapes)), slots, out, epilogue, beta)
 
 
-def _inspected(operands: Sequence[Any], out: Any) -> list[Operand]:
-    first = operands[0]
-    return [
-        inspected(_name(place, len(operands)), array, None, out, first)
-        for place, array in enumerate(operands)
-    ]
+def _slots(operands: Sequence[Any], out: Any) -> list[Slot]:
+    names = _names(len(operands))
+    return [_slot(name, array, out, operands[0]) for name, array in zip(names, operands)]
 
 
-def _name(place: int, count: int) -> str:
-    return "ab"[place] if count == 2 else f"operand {place}"
-
-
-def _call(labels: str | Axes, given: list[Operand], out: Any, epilogue: Any, beta: Any) -> Call:
+def _call(labels: str | Axes, slots: list[Slot], out: Any, epilogue: Any, beta: Any) -> Call:
     """Plan the contraction of operands by subscripts, or by the axes of two."""
-    first = given[0]
-    chain = None if epilogue is None else bound_epilogue(epilogue)
-    if chain is not None and (chain.reduction is not None or chain.takes_pairs):
-        raise UnsupportedProblemError(
-            f"einsum: the epilogue {chain} changes the shape of the result; call gemm for it."
-        )
-    if out is None and beta:
-        raise MissingOperandError("einsum: beta is not zero but there is no out to scale.")
-    if out is None and any(operand.library.always_ordered for operand in given):
-        # Exports have no views, so that the result is written in its own order.
-        layouts = tuple(operand.layout for operand in given)
-        shape = _contraction(labels, layouts, False, False, False).shape
-        out = first.library.empty(shape, result_dtypes(first.layout.dtype)[0], first.array)
-    if out is not None:
-        given.append(inspected("out", out, None, out))
-    may_swap = all(operand.library is first.library for operand in given)
-    layouts = tuple(operand.layout for operand in given)
+    if epilogue is not None:
+        chain = bound_epilogue(epilogue)
+        if chain.reduction is not None or chain.takes_pairs:
+            raise UnsupportedProblemError(
+                f"einsum: the epilogue {chain} changes the shape of the result; call gemm for it."
+            )
     has_out = out is not None
-    return Call(_contraction(labels, layouts, has_out, chain is not None, may_swap), given, has_out)
+    if has_out:
+        slots.append(_slot("out", out, out))
+    elif beta:
+        raise MissingOperandError("einsum: beta is not zero but there is no out to scale.")
+    key = labels, has_out, epilogue is None, *[part for slot in slots for part in slot[1::2]]
+    plan = plans.get(key)
+    if plan is not None:
+        return Call(plan, slots, has_out)
+    names = [*_names(len(slots) - has_out), "out"]
+    for name, (array, library, _, own) in zip(names, slots):
+        library.check(marked(name), array, own)
+    layouts = tuple(library.layout(own) for _, library, _, own in slots)
+    array, first, *_ = slots[0]
+    if not has_out and any(library.always_ordered for _, library, *_ in slots):
+        # Exports have no views, so that the result is written in its own order.
+        shape = _contraction(labels, layouts, False, False, False).shape
+        new = first.empty(shape, result_dtypes(layouts[0].dtype)[0], array)
+        return _call(labels, slots, new, epilogue, beta)
+    may_swap = all(library is first for _, library, *_ in slots)
+    contraction = _contraction(labels, layouts, has_out, epilogue is not None, may_swap)
+    takes_views = any(
+        library.always_ordered or (layout.device == HOST and not simulator_enabled())
+        for (_, library, *_), layout in zip(slots, layouts)
+    )
+    if len(plans) >= _MOST_PLANS:
+        plans.clear()
+    plan = plans[key] = Plan(contraction, takes_views, {})
+    return Call(plan, slots, has_out)
 
 
-@lru_cache(maxsize=4096)
+def _names(count: int) -> Sequence[str]:
+    return "ab" if count == 2 else [f"operand {place}" for place in range(count)]
+
+
 def _contraction(
     labels: str | Axes, layouts: tuple[Layout, ...], has_out: bool, in_order: bool, may_swap: bool
 ) -> Contraction:
@@ -208,8 +300,7 @@ def _contraction(
     operands = layouts[:-1] if has_out else layouts
     dtype = operands[0].dtype
     if dtype not in {*RESULT_DTYPES, *COMPLEX_PARTS} or len({x.dtype for x in operands}) > 1:
-        names = (_name(place, len(operands)) for place in range(len(operands)))
-        listed = ", ".join(f"{name} is {x.dtype}" for name, x in zip(names, operands))
+        listed = ", ".join(f"{n} is {x.dtype}" for n, x in zip(_names(len(operands)), operands))
         known = ", ".join((*RESULT_DTYPES, *COMPLEX_PARTS))
         raise DtypeError(f"einsum: {listed}; convert them to one dtype of {known}.")
     shapes = tuple(layout.shape for layout in operands)

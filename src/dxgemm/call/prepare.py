@@ -73,11 +73,15 @@ class Options(NamedTuple):
 def prepare(
     a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, options: tuple[Any, ...],
     symmetry: Symmetry | None = None, is_explained: bool = False,
+    found: tuple[Any, ...] | None = None, shape: tuple[int, ...] | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
     With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
     for its result. Takes the fields of `Options`, and returns those of a `Prepared`.
+
+    `found` is what `_inspected` would return of views of the operands, which are not made; `shape`
+    that of a new result, of as many elements, if it is another one.
     """
     epilogue, inner, implementation, precision, is_invariant, mask, conjugate, stream = options
     if mask is not None:
@@ -97,7 +101,8 @@ def prepare(
     prepared_b = None
     if type(b) is PreparedOperand:
         prepared_b, b, precision = b.unpack(precision)
-    found = _inspected(a, b, c, out, stream)
+    if found is None:
+        found = _inspected(a, b, c, out, stream)
     a, b, c, out, a_pointer, b_pointer, c_pointer, out_pointer, keys, anchor, library = found
     epilogue_key: tuple[Any, ...] | None = None
     values: Any = None
@@ -130,7 +135,8 @@ def prepare(
         result, target = c, c_pointer
     else:
         resolved = route.resolved
-        anchor = result = library.empty(resolved.shape, resolved.problem.out_dtype, a)
+        new_shape = resolved.shape if shape is None else shape
+        anchor = result = library.empty(new_shape, resolved.problem.out_dtype, a)
         target, new_key = library.inspect(result)
         if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
             library.check("out", result, new_key)

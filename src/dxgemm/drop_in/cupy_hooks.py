@@ -13,6 +13,7 @@ from dxgemm.drop_in.routing import Hook, current
 from dxgemm.errors import UnsupportedProblemError
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
+_PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
 
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
@@ -63,8 +64,8 @@ def install() -> None:
     for owner, name, own, options in HOOKED:
         _replaced.append((owner, name, vars(owner).get(name)))
         shown = f"cupy.{name}" if owner is cupy else f"cupy.ndarray.{name}"
-        hook = Hook(shown, own, getattr(owner, name), _stream)
-        setattr(owner, name, _hooked(hook, {*options}))
+        hook = Hook(shown, own, getattr(owner, name), _stream, _dtype_finder({*options}))
+        setattr(owner, name, _hooked(hook))
 
 
 def uninstall() -> None:
@@ -81,25 +82,31 @@ def _stream(*_: Any) -> int:
     return cupy.cuda.get_current_stream().ptr
 
 
-def _hooked(hook: Hook, options: set[str]) -> Callable[..., Any]:
+def _dtype_finder(options: set[str]) -> Callable[[Any, Any], str]:
+    def dtype_of(arguments: Any, named: Any) -> str:
+        dtype = "" if named.keys() <= options else _ODD
+        for argument in (*arguments, *named.values()):
+            if isinstance(argument, cupy.ndarray):
+                dtype = dtype or argument.dtype.name
+            elif not isinstance(argument, _PLAIN):
+                dtype = _ODD
+        return dtype
+
+    return dtype_of
+
+
+def _hooked(hook: Hook) -> Callable[..., Any]:
     @wraps(hook.theirs)
     def function(*arguments: Any, **named: Any) -> Any:
         patch = current()
         if patch is None:
             return hook.theirs(*arguments, **named)
-        layout: list[Any] = [hook.name]
-        dtype = "" if named.keys() <= options else _ODD
+        layout: list[Any] = [hook.name, *named]
         for argument in (*arguments, *named.values()) if named else arguments:
             if isinstance(argument, cupy.ndarray):
-                own_dtype = argument.dtype
-                dtype = dtype or own_dtype.name
-                layout += (argument.shape, argument.strides, own_dtype)
-            elif isinstance(argument, str | int | list | tuple | None):
-                layout.append(repr(argument))
+                layout += (argument.shape, argument.strides, argument.dtype)
             else:
-                dtype = _ODD
-        if dtype not in patch.dtypes:
-            layout = [hook.name, dtype]
-        return patch.compute(hook, dtype, tuple(layout), arguments, named)
+                layout.append(repr(argument) if isinstance(argument, _PLAIN) else type(argument))
+        return patch.compute(hook, tuple(layout), arguments, named)
 
     return function

@@ -11,14 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
-from dxgemm.compiler.locks import lock_across_forks
+from dxgemm.compiler.locks import Guard, lock_across_forks
 from dxgemm.errors import (
     DtypeError,
     DxgemmError,
@@ -73,47 +72,45 @@ class Hook(NamedTuple):
         own: computes a call by dxgemm; takes its arguments, and options of `gemm`.
         theirs: computes a call by the library.
         stream: finds the library's current stream, from the arguments.
+        dtype: finds the name of the operands' dtype, from the arguments and the named ones.
     """
 
     name: str
     own: Callable[..., Any]
     theirs: Callable[..., Any]
     stream: Callable[..., int]
+    dtype: Callable[[Any, Mapping[str, Any]], str]
 
 
 class Patch:
-    """Routing of products, as `patch` makes it; see there.
-
-    Attributes:
-        dtypes: names of the dtypes that are routed.
-    """
+    """Routing of products, as `patch` makes it; see there."""
 
     def __init__(self, dtypes: tuple[str, ...], precision: Any, only: str | None) -> None:
         """Take checked arguments."""
         self._options: dict[str, dict[str, Any]] = {dtype: {} for dtype in dtypes}
-        self.dtypes = self._options.keys()
         for dtype, options in self._options.items():
             if precision is not None and _has_precision(precision, dtype):
                 options["precision"] = precision
         self._only = only
-        self._known: dict[Hashable, str] = {}  # reason to fall through; "" to route
+        # Options of `gemm` by layout, or the reason to fall through.
+        self._known: dict[Hashable, dict[str, Any] | str] = {}
         self._lock = threading.Lock()
         self._routed: Counter[str] = Counter()
         self._fell_through: Counter[tuple[str, str]] = Counter()
 
     def __enter__(self) -> Patch:
         """Route products of this context, such as this thread or asyncio task."""
-        install("patch")
+        install()
         _of_context.set((*_of_context.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
         _of_context.set(_of_context.get()[:-1])
-        uninstall("patch")
+        uninstall()
 
     def enable(self) -> Patch:
         """Route products of the whole process, in all its threads, until `disable`."""
-        install("patch")
+        install()
         _of_process.append(self)
         return self
 
@@ -126,7 +123,7 @@ class Patch:
         if self not in _of_process:
             raise SettingError("patch: it is not enabled for the process; call enable() first.")
         _of_process.remove(self)
-        uninstall("patch")
+        uninstall()
 
     def report(self) -> Report:
         """Count the calls so far."""
@@ -135,31 +132,30 @@ class Patch:
         return Report(*counted)
 
     def compute(
-        self, hook: Hook, dtype: str, layout: Hashable, arguments: Any, named: Mapping[str, Any]
+        self, hook: Hook, layout: Hashable, arguments: Any, named: Mapping[str, Any]
     ) -> Any:
         """Compute a call by dxgemm or by the library.
 
         Args:
             hook: function that is called.
-            dtype: name of the operands' dtype.
             layout: tells the layouts of the operands, and the function.
             arguments, named: arguments of the call.
         """
-        reason = self._known.get(layout)
-        if reason is None:
-            reason = self._decide(hook, dtype, layout, arguments, named)
-        if not reason:
+        known = self._known.get(layout)
+        if known is None:
+            known = self._decide(hook, layout, arguments, named)
+        if isinstance(known, dict):
             try:
-                result = hook.own(*arguments, **named, **self._options[dtype])
+                result = hook.own(*arguments, **named, **known)
             except DxgemmError as error:
-                reason = _text(error)
+                known = _text(error)
                 if not isinstance(error, LaunchError):  # which the next call need not meet
-                    self._known[layout] = reason
+                    self._known[layout] = known
             else:
                 with self._lock:
                     self._routed[hook.name] += 1
                 return result
-        key = hook.name, reason
+        key = hook.name, known
         with self._lock:
             if key not in self._fell_through and len(self._fell_through) >= _MOST_REASONS:
                 key = hook.name, "other reasons"
@@ -167,25 +163,26 @@ class Patch:
         return hook.theirs(*arguments, **named)
 
     def _decide(
-        self, hook: Hook, dtype: str, layout: Hashable, arguments: Any, named: Mapping[str, Any]
-    ) -> str:
-        """Decide on a layout that is new; returns the reason to fall through, "" for none."""
-        if dtype not in self._options:
-            reason = f"dtype {dtype}"
-        elif self._only is None:
-            reason = ""  # `compute` finds out
-        else:
+        self, hook: Hook, layout: Hashable, arguments: Any, named: Mapping[str, Any]
+    ) -> dict[str, Any] | str:
+        """Decide on a layout that is new; returns the options, or the reason to fall through."""
+        dtype = hook.dtype(arguments, named)
+        options = self._options.get(dtype)
+        if options is None:
+            return f"dtype {dtype}"  # found again at once
+        reason = ""  # without a trial `compute` finds out
+        if self._only is not None:
             stream = hook.stream(*arguments)
             if not simulator_enabled() and is_captured(stream):
                 return CAPTURED  # asked again
             try:
-                reason = self._timed(hook, self._options[dtype], arguments, named, stream)
+                reason = self._timed(hook, options, arguments, named, stream)
             except Exception as error:  # of memory, too: a trial has more results than one
                 reason = _text(error)
         if len(self._known) >= _MOST_LAYOUTS:
             self._known.clear()
-        self._known[layout] = reason
-        return reason
+        known = self._known[layout] = reason or options
+        return known
 
     def _timed(
         self, hook: Hook, options: Any, arguments: Any, named: Mapping[str, Any], stream: int
@@ -227,49 +224,37 @@ _of_context: ContextVar[tuple[Patch | None, ...]] = ContextVar("open_patches", d
 _of_process: list[Patch] = []
 
 
-class _Hooks:
+class Hooks:
     """Users of the hooks, and the modules that have installed theirs."""
 
     lock = lock_across_forks()
-    is_changing = False
+    changing = Guard(
+        LaunchError,
+        "patch: a signal handler or finalizer enters or leaves a context of patch or "
+        "batch_invariant while its thread does so.",
+    )
     users = 0
     installed: list[Any] = []  # noqa: RUF012
 
 
-def install(call: str) -> None:
+def install() -> None:
     """Hook CuPy and torch, as far as they are imported; each use is undone by `uninstall`."""
-    with changing(call):
+    with Hooks.lock, Hooks.changing:
         for library in LIBRARIES:
             if library in sys.modules:
                 module = import_module(f"{__package__}.{library}_hooks")
-                if module not in _Hooks.installed:
+                if module not in Hooks.installed:
                     module.install()
-                    _Hooks.installed.append(module)
-        _Hooks.users += 1
+                    Hooks.installed.append(module)
+        Hooks.users += 1
 
 
-def uninstall(call: str) -> None:
+def uninstall() -> None:
     """Remove the hooks after their last use."""
-    with changing(call):
-        _Hooks.users -= 1
-        while _Hooks.installed and not _Hooks.users:
-            _Hooks.installed.pop().uninstall()
-
-
-@contextmanager
-def changing(call: str) -> Iterator[None]:
-    """Hold the lock; a signal handler or finalizer that interrupts its holder gets an error."""
-    with _Hooks.lock:
-        if _Hooks.is_changing:
-            raise LaunchError(
-                f"{call}: a signal handler or finalizer enters or leaves the context while its "
-                "thread does so."
-            )
-        _Hooks.is_changing = True
-        try:
-            yield
-        finally:
-            _Hooks.is_changing = False
+    with Hooks.lock, Hooks.changing:
+        Hooks.users -= 1
+        while Hooks.installed and not Hooks.users:
+            Hooks.installed.pop().uninstall()
 
 
 def _has_precision(precision: Any, dtype: str) -> bool:

@@ -41,7 +41,7 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name, kernel in kernels.items():
-            hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream)
+            hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
             _State.library.impl(name, _hooked(hook), device, with_keyset=True)
 
 
@@ -54,19 +54,24 @@ def uninstall() -> None:
 @contextmanager
 def batch_invariant() -> Iterator[None]:
     """Compute products by batch-invariant kernels, in all threads, whatever patches are open."""
-    routing.install("batch_invariant")
-    with routing.changing("batch_invariant"):
+    routing.install()
+    with routing.Hooks.lock, routing.Hooks.changing:
         _State.invariant += 1
     try:
         yield
     finally:
-        with routing.changing("batch_invariant"):
+        with routing.Hooks.lock, routing.Hooks.changing:
             _State.invariant -= 1
-        routing.uninstall("batch_invariant")
+        routing.uninstall()
 
 
 def _stream(_: Any, a: torch.Tensor, *others: Any) -> int:
     return 0 if a.device.type == "cpu" else torch.cuda.current_stream(a.device).cuda_stream
+
+
+def _dtype(arguments: Any, _: Any) -> str:
+    dtype = arguments[-1].dtype
+    return _NAMES.get(dtype) or str(dtype)
 
 
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
@@ -82,16 +87,10 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         patch = current()
         if patch is None:
             return hook.theirs(keyset, *operands, **factors)
-        dtype = operands[-1].dtype
-        name = _NAMES.get(dtype) or str(dtype)
-        layout: list[Any] = [hook.name]
-        if name not in patch.dtypes:
-            layout.append(dtype)
-        else:
-            layout += factors.items()
-            for operand in operands:
-                layout += operand.shape, operand.stride(), operand.dtype
-        return patch.compute(hook, name, tuple(layout), (keyset, *operands), factors)
+        layout = [hook.name, *factors.items()]
+        for operand in operands:
+            layout += operand.shape, operand.stride(), operand.dtype
+        return patch.compute(hook, tuple(layout), (keyset, *operands), factors)
 
     return product
 
@@ -103,27 +102,32 @@ def _levels() -> int:
 
 def _own(name: str) -> Callable[..., torch.Tensor]:
     """Function that computes an operator by `gemm`."""
+    is_vector = name in ("mv", "addmv")
 
-    def multiply(
-        _: Any, *operands: torch.Tensor, beta: Any = 1, alpha: Any = 1, **options: Any
-    ) -> torch.Tensor:
-        *addends, a, b = operands
-        is_vector = name in ("mv", "addmv")
+    def add(
+        _: Any, addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
+        beta: Any = 1, alpha: Any = 1, **options: Any,
+    ) -> torch.Tensor:  # fmt: skip
         if is_vector:
-            b = b[:, None]
-        c, out = None, None
-        if addends:
-            out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-            c = addends[0].expand(a.shape[:1])[:, None] if is_vector else addends[0]
-            c = c.expand(out.shape)
+            addend, b = addend.expand(a.shape[:1])[:, None], b[:, None]
+        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+        c = addend.expand(out.shape)
+        if _levels() < 0 and not (addend.requires_grad or a.requires_grad or b.requires_grad):
+            result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         else:
-            beta = 0.0
-        # Below autograd, operands still say that they need gradients or have tangents.
-        if _levels() >= 0 or any(operand.requires_grad for operand in operands):
             with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
                 result = api.gemm(a, b, c, alpha, beta, out=out, **options)
-        else:
-            result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         return result[:, 0] if is_vector else result
 
-    return multiply
+    def multiply(_: Any, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+        if is_vector:
+            b = b[:, None]
+        # Below autograd, operands still say that they need gradients or have tangents.
+        if _levels() < 0 and not (a.requires_grad or b.requires_grad):
+            result = api.gemm(a, b, **options)
+        else:
+            with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+                result = api.gemm(a, b, **options)
+        return result[:, 0] if is_vector else result
+
+    return multiply if name in ("mm", "bmm", "mv") else add

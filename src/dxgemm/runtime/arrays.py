@@ -54,8 +54,8 @@ class Library(ABC):
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         """Address of element [0, 0], and a key from which `layout` can tell everything else.
 
-        The key is an `Unusable` if there is no such address. Nothing is raised here, where the name
-        of the operand is unknown.
+        The key begins with the shape and the strides; it is an `Unusable` if there is no such
+        address. Nothing is raised here, where the name of the operand is unknown.
         """
 
     def layout(self, key: Any) -> Layout:
@@ -91,6 +91,10 @@ class Library(ABC):
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Any:
         """View of any shape and strides in bytes that begins where `array[index]` does."""
+
+    def view_key(self, key: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        """Key of such a view of an array with a key."""
+        return (shape, strides, *key[2:])
 
     def host_view(self, array: Any) -> np.ndarray:
         """View an array in host memory as a NumPy array: see the function of this name."""
@@ -261,6 +265,10 @@ class Torch(Library):
     ) -> Any:
         part = array[index] if index else array
         return part.as_strided(shape, [stride // array.itemsize for stride in strides])
+
+    def view_key(self, key: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        item_size = key[2].itemsize
+        return (shape, tuple(stride // item_size for stride in strides), *key[2:])
 
     def host_view(self, array: Any) -> np.ndarray:
         """View the memory of a host tensor as a NumPy array; bfloat16 as integers."""

@@ -215,6 +215,9 @@ class Exports(Library):
     ) -> Export:
         return array.part(index, shape, strides)
 
+    def view_key(self, key: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+        return normalised(key._replace(shape=shape, strides=strides))
+
     def host_view(self, array: Export) -> np.ndarray:
         return array.as_numpy()
 
