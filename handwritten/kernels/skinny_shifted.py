@@ -19,7 +19,7 @@ from dxgemm.handwritten.frames.skinny import make_skinny_kernel
 from dxgemm.handwritten.parts import skinny_layouts
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.line_tiles import layout
-from dxgemm.handwritten.parts.operands import BYTES, HALVES
+from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.handwritten.parts.skinny_layouts import large_operand
 from dxgemm.handwritten.parts.skinny_load import make_lines_producer
 from dxgemm.handwritten.parts.skinny_multiply import make_wgmma_consumer
@@ -43,14 +43,14 @@ def innermost(problem: Any, name: str) -> str:
     if kind.startswith("k"):
         return "k"
     is_large = name == large_operand(problem)
-    return "mn" if kind.startswith("x") and is_large and problem.dtype not in BYTES else "any"
+    return "mn" if kind.startswith("x") and is_large and problem.dtype != "int8" else "any"
 
 
 def supports(problem: Any) -> str | None:
     """Reason why the larger operand cannot be read in lines; None if it can."""
     name = large_operand(problem)
     if innermost(problem, name) == "any" and problem.k > 0:
-        where = "k" if problem.dtype in BYTES else "its rows or columns"
+        where = "k" if problem.dtype == "int8" else "its rows or columns"
         return f"{name}, the larger operand, is not contiguous along {where}"
     return None
 
@@ -78,7 +78,7 @@ KERNEL = Kernel(
         Config(8, panels=1, stages=8, warpgroups=4, split_k=4),
         Config(8, panels=1, stages=8, warpgroups=4, split_k=8),
     ),
-    dtypes=(*HALVES, *BYTES),
+    dtypes=(*HALVES, "int8"),
     only_arch=90,
     supports=supports,
     variant=variant,

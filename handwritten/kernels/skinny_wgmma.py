@@ -16,7 +16,7 @@ from functools import partial
 from dxgemm.handwritten.frames.skinny import make_skinny_kernel
 from dxgemm.handwritten.parts import skinny_layouts, wgmma_layouts
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.operands import BYTES, HALVES
+from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.handwritten.parts.skinny_layouts import Config
 from dxgemm.handwritten.parts.skinny_load import make_tma_producer
 from dxgemm.handwritten.parts.skinny_multiply import make_wgmma_consumer
@@ -40,7 +40,7 @@ KERNEL = Kernel(
         Config(8, panels=4, stages=3, split_k=4),
         Config(8, panels=4, stages=3, split_k=8),
     ),
-    dtypes=(*HALVES, *BYTES),
+    dtypes=(*HALVES, "int8"),
     only_arch=90,
     supports=wgmma_layouts.supports,
     variant=skinny_layouts.variant,
