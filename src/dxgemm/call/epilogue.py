@@ -50,7 +50,7 @@ def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
     Raises:
         EpilogueError: inner is no inner function, or a variable that it reads has changed.
     """
-    if not getattr(inner, "is_inner", False):
+    if not getattr(type(inner), "is_inner", False):
         raise EpilogueError(
             f"gemm: inner is {shown(inner)} ({type(inner).__name__}); pass one of dxgemm.inners, "
             "or a function decorated with @dxgemm.inner."
