@@ -388,7 +388,7 @@ def test_what_the_kernel_refuses(change, reason):
 
 def test_the_accuracy_is_stated():
     problem = contiguous_problem("float64", 8192, 8192, 8192, precision="emulated")
-    assert emulated_float64.kernel.accuracy(problem) == (
+    assert emulated_float64.accuracy(problem) == (
         "16 moduli, 55 bits below the largest of a row of a or column of b; "
         "error at most 2**-42 |A| |B|"
     )
