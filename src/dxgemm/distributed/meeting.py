@@ -39,7 +39,7 @@ GOES_ON, FAILED, ENDED = range(3)
 RETRY_S = 10.0  # in which a rank may repeat a call that failed on it
 # A rank that has come to a call may be building kernels.
 BUILD_S = 120.0
-SPINS = 200  # before a wait begins to sleep
+SPIN_S = 0.01  # before a wait begins to sleep
 CHECK_S = 0.1  # between looks whether a rank's process lives
 
 
@@ -267,7 +267,7 @@ class Meeting:
         found: dict[int, Any] = {}
         grace: dict[int, float] = {}  # until when a rank may repeat the call that failed on it
         started = looked = time.monotonic()
-        spins = 0
+        sleep_s = 0.0
         while True:
             for rank in ranks:
                 if rank not in found and (value := find(rank)) is not None:
@@ -282,8 +282,11 @@ class Meeting:
                 self._look_for_ends([rank for rank in late if self.cells.has_ended(rank)])
             if now - started > limit_s and not any(rank in grace for rank in late):
                 raise self._too_late(late, limit_s)
-            spins += 1
-            time.sleep(0 if spins < SPINS else min(1e-5 * (spins - SPINS), 2e-3))
+            if now - started < SPIN_S:
+                os.sched_yield()  # a microsecond; sleep(0) lasts for the timer's slack, 50 and more
+            else:
+                sleep_s = min(sleep_s + 1e-5, 2e-3)
+                time.sleep(sleep_s)
 
     def _look_for_failures(self, late: list[int], now: float, grace: dict[int, float]) -> None:
         """Raise if the call has failed on a rank that will not repeat it."""
