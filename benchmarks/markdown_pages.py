@@ -32,9 +32,9 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NO_RESULTS = "No results are committed yet; `python benchmarks/run.py` measures them on a GPU."
 SPEED_TEXT = """\
 Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. The sizes are square
-row-major matrices, with the fastest candidate. cuBLAS is slow for row-major int8; where a and b are
-both contiguous along k, the two are about equal. *Random* is the geometric mean of the automatic
-choice over random problems with all layouts, thin matrices, batches and epilogues."""
+row-major matrices, with the fastest candidate. cuBLAS is slow for row-major int8. *Random* is the
+geometric mean of the automatic choice over random problems with all layouts, thin matrices, batches
+and epilogues."""
 SITE_INTRODUCTION = """# Results
 
 This page is generated from the JSON files in `benchmarks/results/`, which also hold the spread of
