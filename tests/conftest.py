@@ -2,8 +2,8 @@
 
 With a GPU, arrays are CuPy's and sizes real. Without one, numba's simulator runs the kernels on
 NumPy arrays: milliseconds a thread block, so sizes are tiny and where a family has thousands of
-cases, one of each group is run, in rotation. Of a function with many products, of implementations
-or of sizes, a sixth are run there, chosen by their names.
+cases, one of each group is run, in rotation. Of a function with many products, of implementations,
+of sizes or of layouts, a twelfth are run there, chosen by their names.
 """
 
 from __future__ import annotations
@@ -100,15 +100,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _without_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests that are left where there is no GPU: a sixth of many products, one that says why."""
+    """Tests that are left where there is no GPU: a twelfth of many products, one that says why."""
     left, functions = [], set()
     counts = Counter(item.nodeid.partition("[")[0] for item in items)
     for item in items:
         reasons = [why for name, why in LEFT_TO_A_GPU.items() if item.get_closest_marker(name)]
         function = item.nodeid.partition("[")[0]
-        is_product = {"implementation", "sizes"} & {*_params(item)}
+        is_product = {"implementation", "sizes", "orders", "layout"} & {*_params(item)}
         is_of_many = is_product and counts[function] > MOST_CASES
-        if is_of_many and zlib.crc32(item.nodeid.encode()) % 6:
+        if is_of_many and zlib.crc32(item.nodeid.encode()) % 12:
             continue
         if reasons and function in functions:
             continue
