@@ -30,7 +30,6 @@ from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import (
     DtypeError,
     MissingOperandError,
-    ReadOnlyError,
     SettingError,
     ShapeError,
     UnsupportedProblemError,
@@ -39,7 +38,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES, result_dtypes
-from dxgemm.problem.layout import Layout, contiguous_strides, refuse_overlap
+from dxgemm.problem.layout import Layout, contiguous_strides, refuse_unwritable
 from dxgemm.runtime.arrays import HOST, Library, Unusable, libraries
 from dxgemm.runtime.exports import finished, launch_stream, taken
 
@@ -316,9 +315,7 @@ def _contraction(
             raise ShapeError(
                 f"einsum: out is {out.shape}, but the result is {shape}; it must have that shape."
             )
-        if out.read_only:
-            raise ReadOnlyError("einsum: out is read-only, but the result is written to it.")
-        refuse_overlap("einsum: out", out)
+        refuse_unwritable("einsum: out", out)
     contraction = plan_steps(subscripts, layouts, in_order, may_swap)
     if result_dtypes(dtype)[0] != dtype and len(contraction.products) > 1:
         raise DtypeError(

@@ -152,9 +152,9 @@ def define_problem(
     has_functions, is_reduced, reduced_axis, takes_pairs, is_real = result
     is_real = is_real and a.dtype in COMPLEX_PARTS
     if is_real:
-        _check_real_result(dtypes, is_reduced)
+        dtype = _check_real_result(dtypes, is_reduced)
     else:
-        _check_dtypes(dtypes, has_functions, takes_complex)
+        dtype = _check_dtypes(dtypes, has_functions, takes_complex)
     if precision is not None:
         check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
@@ -178,8 +178,6 @@ def define_problem(
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
     # A matrix that is reduced and not stored is not rounded to half precision.
-    dtype = product_dtype(a.dtype, b.dtype)
-    assert dtype is not None
     is_unrounded = is_reduced and dtype not in INTEGER_RESULTS
     new_dtype = result_dtypes(dtype)[-1 if is_unrounded else 0]
     given = next((layout.dtype for layout in (target, c) if layout), new_dtype)
@@ -211,7 +209,8 @@ def define_problem(
 
 def _check_dtypes(
     dtypes: dict[str, str], has_functions: bool = False, takes_complex: bool = False
-) -> None:
+) -> str:
+    """Check the operands' dtypes against each other; returns that of the product."""
     for name, dtype in dtypes.items():
         supported = OPERAND_DTYPES
         if takes_complex:
@@ -234,16 +233,16 @@ def _check_dtypes(
             allowed = INTEGER_RESULTS.get(product, allowed)
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
-            return
+            return product
         way_out = f"<c> and <out> must both be {' or both '.join(allowed)}."
     listed = ", ".join(f"<{name}> is {dtype}" for name, dtype in dtypes.items())
     raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
 
 
-def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> None:
-    """Check the dtypes of a call whose epilogue makes real numbers of complex ones."""
+def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> str:
+    """`_check_dtypes` of a call whose epilogue makes real numbers of complex ones."""
     out = dtypes.pop("out", None)
-    _check_dtypes(dtypes, takes_complex=True)
+    product = _check_dtypes(dtypes, takes_complex=True)
     real = COMPLEX_PARTS[dtypes["a"]]
     if out not in (None, real):
         raise DtypeError(
@@ -255,6 +254,7 @@ def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> None:
             f"gemm: <c> is {dtypes['c']}, but the result is {real} and cannot replace it; pass "
             "out=, and <c> is only read."
         )
+    return product
 
 
 def check_precision(precision: Any, dtype: str) -> None:
