@@ -93,9 +93,9 @@ def gemm(
             c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
             float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
             nearest, ties to even, and clamped; NaN becomes 0): out has that dtype. Other integers
-            take no epilogue. It may end in a reduction, or
-            be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
-            stored only if out is passed.
+            take no epilogue. It may end in a reduction, or be a reduction alone: see
+            `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
+            passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
             alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
             beta is 0, or 1 to add c in the same way. For real operands, without a precision.
