@@ -106,8 +106,12 @@ def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) ->
     """A device function: a thread's copies, `piece` elements at a time: a unit, or one."""
     from numba import int32, int64
 
-    from dxgemm.handwritten.parts.cached_copy import copy_async_cached, copy_async_part_cached
-    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
+    from dxgemm.handwritten.parts.intrinsics import (
+        copy_async,
+        copy_async_cached,
+        copy_async_part,
+        copy_async_part_cached,
+    )
 
     start_copy = copy_async_cached if is_cached else copy_async
     start_part = copy_async_part_cached if is_cached else copy_async_part

@@ -29,7 +29,7 @@ from numba.cuda.cgutils import pack_array
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
+from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, statement, unpack
 
 _int32, _int64, _float, _void = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
 _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the instruction
@@ -37,11 +37,7 @@ _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the in
 
 def _statement(text: str, constraints: str, *kinds: Any) -> Any:
     """An intrinsic without a result, with one argument per kind (at most two)."""
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, text, f"{constraints},{_MEMORY}".lstrip(","), list(args))
-        return context.get_dummy_value()
-
+    generate = statement(text, constraints, *range(len(kinds)))
     result = signature(types.void, *kinds)
     typings = (
         lambda typing_context: (result, generate),
@@ -108,25 +104,15 @@ def write_tensor_map(typing_context, target, source):
         f"ld.v2.b64 {{low, high}}, [$1+{at}]; st.global.v2.b64 [$0+{at}], {{low, high}};"
         for at in range(0, 128, 16)
     )
-
-    def generate(context, builder, sig, args):
-        text = f"{{ .reg .b64 low, high; {moves} }}"
-        inline_ptx(builder, _void, text, f"l,l,{_MEMORY}", list(args))
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, types.int64), generate
+    copy = statement(f"{{ .reg .b64 low, high; {moves} }}", "l,l", 0, 1)
+    return signature(types.void, types.int64, types.int64), copy
 
 
 @intrinsic
 def limit_tensor_map(typing_context, target, index, size):
     """Set the size of a tensor map in global memory to `size` elements along one dimension."""
     field = f"tensormap.replace.tile.global_dim.global.b1024.b32 [$0], {literal(index)}, $1;"
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, field, f"l,r,{_MEMORY}", [args[0], args[2]])
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, index, types.int32), generate
+    return signature(types.void, types.int64, index, types.int32), statement(field, "l,r", 0, 2)
 
 
 # publish_tensor_maps(): makes tensor maps that this thread wrote to global memory visible to TMA,
@@ -147,14 +133,8 @@ def _copy_box(coordinates: Any, blocks: int) -> Any:
         f"cp.async.bulk.tensor.{count}d.shared::cluster.global.mbarrier::complete_tx::bytes{form} "
         f"[$0], [$1, {{{names}}}], [$2]{mask}; }}"
     )
-
-    def generate(context, builder, sig, args):
-        arguments = [*args[:3], *unpack(builder, args[3], count)]
-        inline_ptx(builder, _void, text, "r,l,r" + ",r" * count + f",{_MEMORY}", arguments)
-        return context.get_dummy_value()
-
     arguments = types.int32, types.int64, types.int32, types.UniTuple(types.int32, count)
-    return arguments, generate
+    return arguments, statement(text, "r,l,r" + ",r" * count, *range(4))
 
 
 @intrinsic
@@ -272,13 +252,7 @@ def store_columns(typing_context, address, offset, values):
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
         f"[$0+{literal(offset)}], {{$1, $2, $3, $4}};"
     )
-
-    def generate(context, builder, sig, args):
-        words = unpack(builder, args[2], 4)
-        inline_ptx(builder, _void, text, f"r,r,r,r,r,{_MEMORY}", [args[0], *words])
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int32, offset, values), generate
+    return signature(types.void, types.int32, offset, values), statement(text, "r,r,r,r,r", 0, 2)
 
 
 @intrinsic
@@ -343,13 +317,8 @@ def descriptor_halves(
 @intrinsic
 def wait_wgmma(typing_context, pending):
     """Wait until at most `pending` groups of wgmmas are incomplete."""
-    count = literal(pending)
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, f"wgmma.wait_group.sync.aligned {count};", _MEMORY, [])
-        return context.get_dummy_value()
-
-    return signature(types.void, pending), generate
+    text = f"wgmma.wait_group.sync.aligned {literal(pending)};"
+    return signature(types.void, pending), statement(text, "")
 
 
 @intrinsic
@@ -383,12 +352,7 @@ def limit_registers(typing_context, action, count):
     action is "dec" or "inc"; "inc" waits until other warpgroups of the block have freed enough.
     """
     text = f"setmaxnreg.{literal(action)}.sync.aligned.u32 {literal(count)};"
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, text, _MEMORY, [])
-        return context.get_dummy_value()
-
-    return signature(types.void, action, count), generate
+    return signature(types.void, action, count), statement(text, "")
 
 
 @intrinsic
