@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.handwritten.parts.batch_tiles import FAR, SHARED_A
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
+
+LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 
 
 class Load(NamedTuple):
@@ -143,31 +146,35 @@ def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) ->
 
 
 def make_tile_load(
-    config: Any, dtype: str, mode: str, is_along_k: bool, tile_outer: int, place: TileBytes,
-    is_far: bool, is_cached: bool, most_line_threads: int = 1024,
-) -> Load:  # fmt: skip
-    """The load of one operand.
+    config: Any, dtype: str, name: str, mode: str, place: TileBytes, notes: tuple[str, ...]
+) -> Load:
+    """The load of operand "a" or "b".
+
+    Copies go through L1 if other blocks read the same, or neighbours of it: all of b that is not
+    transposed on the way, and an a that matrices share.
 
     Args:
         config: a `BatchConfig` with `parts`.
         mode: the operand's `operand_mode`, which ends with 16 if vectors are copied.
-        is_along_k: True if lines run along k in global memory.
         place: the tile in shared memory; vectors need elements that lie together there too.
-        is_far: True if strides need 64 bits, in bytes.
-        is_cached: True if copies go through L1.
-        most_line_threads: the most threads that copy neighbouring units of a line.
+        notes: see `batch_notes`.
     """
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address
 
-    index, part_k = int64 if is_far else int32, config.tile_k // config.parts
+    index, part_k = int64 if FAR in notes else int32, config.tile_k // config.parts
     part_bytes, item_size = part_k * place.k, np.dtype(dtype).itemsize
+    is_a, tile_outer = name == "a", config.tile_m if name == "a" else config.tile_n
+    is_along_k = mode.startswith("row") is is_a
+    is_turned = is_along_k and place.k != item_size
+    is_cached = SHARED_A in notes if is_a else not is_turned
     count, length = (tile_outer, part_k) if is_along_k else (part_k, tile_outer)
     line_bytes, item_bytes = steps = place if is_along_k else (place.k, place.outer)
     width = VECTOR_BYTES // item_size if mode.endswith("16") else 1
+    threads = config.tile_threads
     turns = share_out(
-        count, length, steps, width, item_size, config.tile_threads, most_line_threads
+        count, length, steps, width, item_size, threads, LANES_K if is_turned else threads
     )
     line_threads, at_once, has_idle = turns.line_threads, turns.at_once, turns.has_idle
     copy_all = make_copy(turns, width, False, is_cached)
