@@ -7,12 +7,11 @@ one. Units of it are copied at a time: 16 bytes, or single elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
-from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.handwritten.parts.async_tiles import Turns, share_out
 from dxgemm.handwritten.parts.batch_tiles import FAR, SHARED_A
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
@@ -59,50 +58,6 @@ class Copies(NamedTuple):
     thread: Any
     outer_stride: Any
     k_stride: Any
-
-
-class Turns(NamedTuple):
-    """How threads share out the units of a tile's lines: each copies one per turn.
-
-    Attributes:
-        line_count: lines of the tile.
-        width, item_size: elements of a unit, and bytes of an element.
-        line_bytes, item_bytes: in shared memory, from a line and from an element to the next.
-        line_threads: neighbours that copy neighbouring units.
-        at_once: lines that all threads copy at a time.
-        lines, items: from a thread's first unit on, by turn.
-        are_partial: True if not every thread takes part: its line may lie behind the last.
-        has_idle: True if some threads never do.
-    """
-
-    line_count: int
-    width: int
-    item_size: int
-    line_bytes: int
-    item_bytes: int
-    line_threads: int
-    at_once: int
-    lines: tuple[int, ...]
-    items: tuple[int, ...]
-    are_partial: tuple[bool, ...]
-    has_idle: bool
-
-
-def share_out(
-    count: int, length: int, steps: tuple[int, int], width: int, item_size: int, threads: int,
-    most_line_threads: int,
-) -> Turns:  # fmt: skip
-    """The turns for `count` lines of `length` elements, `steps` bytes apart in shared memory."""
-    units, most = length // width, min(threads, most_line_threads)
-    line_threads = units if units <= most else gcd(units, most)
-    at_once = threads // line_threads
-    firsts = product(range(0, count, at_once), range(0, length, line_threads * width))
-    lines, items = zip(*firsts, strict=True)
-    has_idle = at_once * line_threads < threads
-    are_partial = tuple(has_idle or line + at_once > count for line in lines)
-    return Turns(
-        count, width, item_size, *steps, line_threads, at_once, lines, items, are_partial, has_idle
-    )
 
 
 def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) -> Any:
@@ -172,10 +127,8 @@ def make_tile_load(
     count, length = (tile_outer, part_k) if is_along_k else (part_k, tile_outer)
     line_bytes, item_bytes = steps = place if is_along_k else (place.k, place.outer)
     width = VECTOR_BYTES // item_size if mode.endswith("16") else 1
-    threads = config.tile_threads
-    turns = share_out(
-        count, length, steps, width, item_size, threads, LANES_K if is_turned else threads
-    )
+    most = LANES_K if is_turned else config.tile_threads
+    turns = share_out(count, length, steps, width, item_size, config.tile_threads, most)
     line_threads, at_once, has_idle = turns.line_threads, turns.at_once, turns.has_idle
     copy_all = make_copy(turns, width, False, is_cached)
     copy_units, copy_elements = (make_copy(turns, n, True, is_cached) for n in (width, 1))
