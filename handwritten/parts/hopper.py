@@ -29,48 +29,42 @@ from numba.cuda.cgutils import pack_array
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, statement, unpack
+from dxgemm.handwritten.parts.intrinsics import (
+    inline_ptx,
+    instruction,
+    literal,
+    statement,
+    unpack,
+)
 
-_int32, _int64, _float, _void = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+_int32, _int64, _float = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the instruction
-
-
-def _statement(text: str, constraints: str, *kinds: Any) -> Any:
-    """An intrinsic without a result, with one argument per kind (at most two)."""
-    generate = statement(text, constraints, *range(len(kinds)))
-    result = signature(types.void, *kinds)
-    typings = (
-        lambda typing_context: (result, generate),
-        lambda typing_context, first: (result, generate),
-        lambda typing_context, first, second: (result, generate),
-    )
-    return intrinsic(typings[len(kinds)])
 
 
 # init_barrier(barrier, arrivals): each phase of the barrier completes after `arrivals` arrivals and
 # after all bytes expected in the phase.
-init_barrier = _statement(
+init_barrier = instruction(
     "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
 )
 # publish_barriers(): makes barriers just initialised visible to TMA.
-publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
+publish_barriers = instruction("fence.mbarrier_init.release.cluster;")
 # publish_shared(): makes this thread's writes to shared memory visible to wgmma and TMA.
-publish_shared = _statement("fence.proxy.async.shared::cta;", "")
+publish_shared = instruction("fence.proxy.async.shared::cta;")
 # sync_warpgroup(number): wait for the 128 threads that use this named barrier, 1 to 15.
-sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
+sync_warpgroup = instruction("barrier.sync $0, 128;", "r", types.int32)
 # meet_cluster(): wait for all threads of the cluster. It does not order memory accesses: with that,
 # each block would wait about a microsecond for its writes to reach L2.
-meet_cluster = _statement("barrier.cluster.arrive.relaxed; barrier.cluster.wait;", "")
+meet_cluster = instruction("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 # expect_bytes(barrier, count): arrive, and make the phase wait for `count` bytes from TMA.
-expect_bytes = _statement(
+expect_bytes = instruction(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
 )
-arrive = _statement("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
+arrive = instruction("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
 # arrive_at(barrier): arrive at a barrier of another block, given its address in the cluster.
-arrive_at = _statement("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
+arrive_at = instruction("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
 # wait_barrier(barrier, parity): wait until the phase of this parity (0, 1, 0, ...) is complete. For
 # a fresh barrier the phase before the first one, of parity 1, counts as complete.
-wait_barrier = _statement(
+wait_barrier = instruction(
     "{ .reg .pred complete; WAIT: mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1; "
     "@complete bra DONE; bra WAIT; DONE: }",
     "r,r",
@@ -79,7 +73,7 @@ wait_barrier = _statement(
 )
 
 # TMA reads the map for a copy: prefetching it saves that latency once.
-prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
+prefetch_tensor_map = instruction("prefetch.tensormap [$0];", "l", types.int64)
 
 
 @intrinsic
@@ -117,8 +111,8 @@ def limit_tensor_map(typing_context, target, index, size):
 
 # publish_tensor_maps(): makes tensor maps that this thread wrote to global memory visible to TMA,
 # after an acquire_tensor_map().
-publish_tensor_maps = _statement("fence.proxy.tensormap::generic.release.gpu;", "")
-acquire_tensor_map = _statement(
+publish_tensor_maps = instruction("fence.proxy.tensormap::generic.release.gpu;")
+acquire_tensor_map = instruction(
     "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", types.int64
 )
 
@@ -160,9 +154,9 @@ def multicast_box(typing_context, target, source, barrier, coordinates, blocks):
 
 
 # begin_wgmma(): needed before the first wgmma, and after ordinary instructions wrote its registers.
-begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
+begin_wgmma = instruction("wgmma.fence.sync.aligned;")
 # commit_wgmma(): makes the wgmmas since the last commit a group; groups complete in order.
-commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
+commit_wgmma = instruction("wgmma.commit_group.sync.aligned;")
 
 
 def _register(registers: Any) -> tuple[str, Any]:
@@ -318,7 +312,7 @@ def descriptor_halves(
 def wait_wgmma(typing_context, pending):
     """Wait until at most `pending` groups of wgmmas are incomplete."""
     text = f"wgmma.wait_group.sync.aligned {literal(pending)};"
-    return signature(types.void, pending), statement(text, "")
+    return signature(types.void, pending), statement(text)
 
 
 @intrinsic
@@ -352,7 +346,7 @@ def limit_registers(typing_context, action, count):
     action is "dec" or "inc"; "inc" waits until other warpgroups of the block have freed enough.
     """
     text = f"setmaxnreg.{literal(action)}.sync.aligned.u32 {literal(count)};"
-    return signature(types.void, action, count), statement(text, "")
+    return signature(types.void, action, count), statement(text)
 
 
 @intrinsic
@@ -386,7 +380,7 @@ def pack_quad(typing_context, first, second, third, fourth):
 
 
 # store_byte(address, word): store the lowest byte to global memory.
-store_byte = _statement("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
+store_byte = instruction("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
 
 
 @intrinsic

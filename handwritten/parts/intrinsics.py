@@ -195,7 +195,7 @@ else:
     def unpack(builder: Any, aggregate: Any, count: int) -> list[Any]:
         return [builder.extract_value(aggregate, i) for i in range(count)]
 
-    def statement(text: str, constraints: str, *places: int) -> Any:
+    def statement(text: str, constraints: str = "", *places: int) -> Any:
         """Generator of a PTX statement of the arguments at these places, or tuples' registers.
 
         No access to memory moves across it.
@@ -212,6 +212,16 @@ else:
             return context.get_dummy_value()
 
         return generate
+
+    def instruction(text: str, constraints: str = "", *kinds: Any) -> Any:
+        """An intrinsic without a result, with one argument per kind (at most two)."""
+        result = signature(types.void, *kinds), statement(text, constraints, *range(len(kinds)))
+        typings = (
+            lambda typing_context: result,
+            lambda typing_context, first: result,
+            lambda typing_context, first, second: result,
+        )
+        return intrinsic(typings[len(kinds)])
 
     def _element(kind: Any) -> Any:
         """Type of a number, or of the registers of a tuple."""
@@ -636,9 +646,6 @@ else:
     # whole batch is in a few slices of L2, where a thousand blocks would wait for each other.
     copy_async_cached, copy_async_part_cached = _make_copies(is_cached=True)
 
-    def _make_statement(text: str) -> Any:
-        return intrinsic(lambda typing_context: (signature(types.void), statement(text, "")))
-
     @intrinsic
     def prefetch_line(typing_context, address):
         """Prefetch the line of this global address into the L2 cache."""
@@ -652,19 +659,19 @@ else:
         return signature(types.void, types.int64), generate
 
     # commit_copies() makes the copies since the last commit a group; groups complete in order.
-    commit_copies = _make_statement("cp.async.commit_group;")
+    commit_copies = instruction("cp.async.commit_group;")
 
     @intrinsic
     def wait_copies(typing_context, pending):
         """Wait until at most `pending` of this thread's groups of copies are incomplete."""
         text = f"cp.async.wait_group {literal(pending)};"
-        return signature(types.void, pending), statement(text, "")
+        return signature(types.void, pending), statement(text)
 
     # A barrier for all threads of a thread-block cluster that also orders their memory accesses.
-    cluster_sync = _make_statement("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
+    cluster_sync = instruction("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
     # Its two halves, for warps that may have diverged: work between them overlaps the wait.
-    cluster_arrive = _make_statement("barrier.cluster.arrive.release;")
-    cluster_wait = _make_statement("barrier.cluster.wait.acquire;")
+    cluster_arrive = instruction("barrier.cluster.arrive.release;")
+    cluster_wait = instruction("barrier.cluster.wait.acquire;")
 
     @intrinsic
     def cluster_address(typing_context, address, rank):
