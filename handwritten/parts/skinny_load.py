@@ -56,7 +56,7 @@ def make_tma_producer(
 
     def produce(thread, smem, full, empty, a, b, k, tile):
         x_batch, y_batch = (a.batch, b.batch) if large_is_a else (b.batch, a.batch)
-        if thread == 0:
+        if thread == 0 and k > 0:  # without k there are no tensor maps
             x_matrix: int32 = tile.matrix if x_batch != 0 else 0
             y_matrix: int32 = tile.matrix if y_batch != 0 else 0
             fetched = Tile(tile.matrix, x_matrix, y_matrix, tile.x, tile.y, 0, 0, 0)
