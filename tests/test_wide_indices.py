@@ -967,7 +967,7 @@ def test_every_triangle_is_copied(shape, triangle):
         "float32", m, n, n, batch, matrices(batch, m, n, "col"), out=matrices(batch, m, n)
     )
     (config,) = clean_triangle.KERNEL.configs
-    spec = file_spec(clean_triangle, sizes, (side, *(unit or [""]), ""), config)
+    spec = file_spec(clean_triangle, sizes, (side, "float32" if unit else "", ""), config)
     blocks = clean_triangle.block_count(config, sizes)
     a, out = (SparseOperand("float32", shape, strides) for strides in (sizes.a, sizes.out))
     factors = np.float32(0), np.float32(0)

@@ -131,11 +131,11 @@ def _longest_product(form: Form) -> Problem:
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     """List the kernels of a computation in order, with what they read and write."""
-    product, copies = computation.product, computation.copies
-    if not copies:
-        return _lower(computation, candidate, device)
     program = _lower(computation, candidate, device)
-    return lower_clean_copies(copies, program, is_whole=not candidate.skips_zeros(product))
+    if not computation.copies:
+        return program
+    is_whole = not candidate.skips_zeros(computation.product)
+    return lower_clean_copies(computation.copies, program, is_whole)
 
 
 def _lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dxgemm.handwritten.kernels import clean_triangle
+from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.triangular import CleanCopy
 from dxgemm.runtime.program import Name, Program, Step, Symbol, Value
@@ -32,6 +33,6 @@ def lower_clean_copies(copies: Sequence[CleanCopy], product: Program, is_whole: 
 def _copy_step(copy: CleanCopy, target: Symbol, is_whole: bool) -> Step:
     sizes, source = copy.sizes, Symbol(copy.name)
     if is_whole:
-        sizes = replace(sizes, k=max(sizes.m, sizes.n))
-    variant = copy.triangle, "unit" if copy.is_unit else "", "pairs" if copy.has_pairs else ""
+        sizes = replace(sizes, k=MOST_INDEX)
+    variant = copy.triangle, copy.unit_dtype, copy.parts
     return file_step(clean_triangle, sizes, variant, values=(source, source, target, target, 0, 0))

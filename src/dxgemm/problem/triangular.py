@@ -18,6 +18,7 @@ from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import EXCHANGE, Problem, exchanged
 
+WORD_BYTES = 4
 UNIT = "unit "  # prefix of a triangle whose diagonal counts as ones
 
 
@@ -28,15 +29,16 @@ class CleanCopy(NamedTuple):
         name: "a" or "b", in the orientation of kernels.
         sizes: m lines of n elements, from the strides a to the strides out.
         triangle: "lower" or "upper", of the lines.
-        is_unit: True if the diagonal counts as ones.
-        has_pairs: True if elements are complex: the strides are those of parts.
+        unit_dtype: dtype of the ones on the diagonal; "" for the operand's own diagonal.
+        parts: "pairs" of complex elements, with strides of parts; "2" or "4" of words of so many
+            elements, of which there are n in a line; else "".
     """
 
     name: str
     sizes: KernelArguments
     triangle: str
-    is_unit: bool
-    has_pairs: bool
+    unit_dtype: str
+    parts: str
 
     @property
     def size(self) -> int:
@@ -91,26 +93,36 @@ def _copy_of(problem: Problem, name: str, triangle: str) -> tuple[CleanCopy, Str
     """Copy of an operand, and its strides in the problem."""
     source: Strides = getattr(problem, name)
     rows, cols = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
-    is_turned = abs(source.row) < abs(source.col)
+    dtype, is_turned = problem.dtype, abs(source.row) < abs(source.col)
     shape, own = triangle.removeprefix(UNIT), source
     if is_turned:
         rows, cols, own, shape = cols, rows, source.transposed(), k_ranges.EXCHANGED[shape]
-    row = copied_step(cols, problem.dtype)
+    row = copied_step(cols, dtype)
     batch = problem.batch if source.batch else 1
     out = Strides(rows * row if source.batch else 0, row, 1)
-    has_pairs = problem.dtype in COMPLEX_PARTS
-    read, written, width = (in_parts(own), in_parts(out), 2) if has_pairs else (own, out, 1)
-    memory = (*read, 1), (batch, rows, cols, width)
-    sizes = KernelArguments(
-        _copied_as(problem.dtype), rows, cols, k_ranges.BAND, batch, read, out=written,
-        extents={"a": memory, "b": memory, "out": ((*written, 1), memory[1])},
+    read, written, width, parts, copied_as = own, out, 1, "", COMPLEX_PARTS.get(dtype, dtype)
+    packed = _elements_of_a_word(problem, name, own, cols)
+    if dtype in COMPLEX_PARTS:
+        read, written, width, parts = in_parts(own), in_parts(out), 2, "pairs"
+    elif packed > 1:
+        parts, copied_as, cols = str(packed), "int32", cols // packed
+        read, written = (Strides(x.batch // packed, x.row // packed, 1) for x in (own, out))
+    elif dtype in PRODUCT_BITS:
+        copied_as = f"int{8 * ITEM_SIZES[dtype]}"
+    sizes = batch, rows, cols, width
+    arguments = KernelArguments(
+        copied_as, rows, cols, k_ranges.BAND, batch, read, out=written,
+        extents={name: ((*steps, 1), sizes) for name, steps in
+                 (("a", read), ("b", read), ("out", written))},
     )  # fmt: skip
-    copy = CleanCopy(name, sizes, shape, triangle.startswith(UNIT), has_pairs)
+    unit_dtype = dtype if triangle.startswith(UNIT) else ""
+    copy = CleanCopy(name, arguments, shape, unit_dtype, parts)
     return copy, out.transposed() if is_turned else out
 
 
-def _copied_as(dtype: str) -> str:
-    """Dtype as which elements, or their parts, are copied."""
-    if dtype in PRODUCT_BITS:
-        return f"int{8 * ITEM_SIZES[dtype]}"
-    return COMPLEX_PARTS.get(dtype, dtype)
+def _elements_of_a_word(problem: Problem, name: str, lines: Strides, items: int) -> int:
+    """Short elements that are copied at a time: those of a word if lines consist of words."""
+    packed = max(WORD_BYTES // ITEM_SIZES[problem.dtype], 1)
+    alignment: int = getattr(problem, f"{name}_alignment")
+    is_whole = (items | lines.row | lines.batch) % packed == 0
+    return packed if lines.col == 1 and is_whole and alignment >= WORD_BYTES else 1
