@@ -58,12 +58,14 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; its triangle; "sliced".
+    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; triangle; "sliced"; k_ranges.
 
     Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
-    sliced.
+    sliced, full operands.
     """
     lies = _innermost(problem)
+    if problem.k_ranges:
+        return *lies, problem.out_dtype, "", "", problem.k_ranges
     if problem.slices > 1:
         return *lies, problem.out_dtype, problem.triangle, "sliced"
     if problem.triangle:

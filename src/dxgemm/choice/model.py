@@ -24,6 +24,7 @@ from dxgemm.choice.tables import Speed
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.kernels import align_rows
+from dxgemm.handwritten.parts.k_ranges import EXCHANGED
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
@@ -83,6 +84,11 @@ class Asked(NamedTuple):
     large_bytes: Any  # of the larger operand
     few: Any  # rows or columns of the other one, of all matrices that read the same larger one
     instructions: Any  # per pair of elements: 1 for a multiply-add, more for an inner function
+    has_ranges: Any  # kernels may skip the zeros of triangular operands
+    filled: Any  # share of the products of elements in which neither factor is such a zero
+    a_is_triangular: Any
+    b_is_triangular: Any
+    triangular_bytes: Any  # of the triangular operands, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -103,6 +109,9 @@ class Asked(NamedTuple):
             if copy is not None
         ]
         larger = int(problem.m <= problem.n)  # 0 for a, 1 for b
+        triangles = problem.k_ranges.split() or ["full", "full"]
+        are_triangular = [triangle != "full" for triangle in triangles]
+        sizes = zip(are_triangular, problem.operand_bytes, strict=True)
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -128,6 +137,11 @@ class Asked(NamedTuple):
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
             problem.inner.operations if problem.inner else 1,
+            any(are_triangular),
+            filled_share(problem),
+            are_triangular[0],
+            are_triangular[1],
+            sum(is_triangular * size for is_triangular, size in sizes),
         )
 
     @classmethod
@@ -135,6 +149,23 @@ class Asked(NamedTuple):
         """Numbers of many problems, one row each."""
         columns = zip(*(cls.of(problem) for problem in problems), strict=True)
         return cls(*(np.array(column, float)[:, None] for column in columns))
+
+
+def filled_share(problem: Problem) -> float:
+    """Share of the products of elements in which neither factor is a zero of a triangle."""
+    if not problem.k_ranges or not problem.flops:
+        return 1.0
+    a, b = problem.k_ranges.split()
+    k = np.arange(problem.k, dtype=float)
+    rows, cols = (
+        {
+            "full": size + 0 * k,
+            "lower": np.maximum(size - k, 0),  # elements that are not above the diagonal
+            "upper": np.minimum(k + 1, size),
+        }[triangle]
+        for size, triangle in ((problem.m, a), (problem.n, EXCHANGED[b]))
+    )
+    return float(rows @ cols) / (problem.m * problem.n * problem.k)
 
 
 def _mirror_ns(problem: Problem) -> float:
@@ -208,6 +239,7 @@ class Columns:
         cluster_us: time of a tile for the other blocks of its cluster.
         epilogue_us: time of an element for functions applied to it.
         copies_operands: True if it computes from aligned copies of operands that lie otherwise.
+        takes_k_ranges: True if it skips the zeros of triangular operands.
         copy_us: time of a byte that is copied.
         a_fetch_us, b_fetch_us: time to read what a step needs of an operand from L2, for kernels
             that fetch rows of a cache line by TMA; 0 for others.
@@ -241,6 +273,7 @@ class Columns:
     cluster_us: np.ndarray
     epilogue_us: np.ndarray
     copies_operands: np.ndarray
+    takes_k_ranges: np.ndarray
     copy_us: np.ndarray
     a_fetch_us: np.ndarray
     b_fetch_us: np.ndarray
@@ -302,6 +335,7 @@ class Columns:
                     speed.cluster_block_us * (blocks - 1),
                     speed.epilogue_ns / 1e3,
                     copies,
+                    row.implementation.kernel.takes_k_ranges,
                     2 / (bytes_per_us * COPYING_SHARE),
                     *fetched,
                 )
@@ -382,6 +416,8 @@ class Schedule(NamedTuple):
         mean_tiles_per_sm: tiles per SM on average.
         tiles_per_sm: tiles of the busiest SM.
         waves: waves of the busiest SM; a wave has a tile for each resident block.
+        skips_zeros: for triangular operands, True where k_steps are those of an average tile; None
+            for full ones.
     """
 
     slices: Any
@@ -389,6 +425,7 @@ class Schedule(NamedTuple):
     mean_tiles_per_sm: Any
     tiles_per_sm: Any
     waves: Any
+    skips_zeros: Any = None
 
 
 def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
@@ -416,7 +453,13 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
         mean_tiles = mean_tiles * np.where(columns.is_modular > 0, asked.moduli, 1)
     most_tiles = np.ceil(mean_tiles)
     waves = np.ceil(most_tiles / columns.resident)
-    return Schedule(slices, k_steps, mean_tiles, most_tiles, waves)
+    skips_zeros = None
+    if asked.has_ranges is True:
+        skips_zeros = (columns.takes_k_ranges > 0) & (np.asarray(slices) == 1)
+        along = asked.a_is_triangular * tile_m + asked.b_is_triangular * tile_n
+        some_k = np.minimum(asked.k * asked.filled + along / 2, asked.k)
+        k_steps = np.where(skips_zeros, np.ceil(some_k / columns.step_k), k_steps)
+    return Schedule(slices, k_steps, mean_tiles, most_tiles, waves, skips_zeros)
 
 
 def _tile_sizes(columns: Columns, asked: Asked) -> tuple[Any, Any]:
@@ -461,6 +504,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
+    if plan.skips_zeros is not None:  # no SM is done before the longest tile
+        longest = np.ceil(asked.k / columns.step_k) / np.maximum(plan.k_steps, 1)
+        lone_us = steps_us * longest * columns.alone + waits_us
+        latency_us = np.where(plan.skips_zeros, np.maximum(latency_us, lone_us), latency_us)
     written_us = asked.written_bytes * columns.write_us
     if plan.slices is not NO_SLICES:
         is_sliced, sums_bytes = plan.slices > 1, plan.slices * asked.slice_bytes
@@ -485,6 +532,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if not isinstance(asked.copies, int) or asked.copies > 0:
         copying_us = asked.copies * COPYING_US + asked.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
+    if plan.skips_zeros is not None:  # half of a triangular operand is read, half or all written
+        copied_bytes = asked.triangular_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
+        copies = int(asked.a_is_triangular) + int(asked.b_is_triangular)
+        us = us + copies * COPYING_US + copied_bytes * columns.copy_us
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)
