@@ -7,7 +7,10 @@ import os
 import re
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import dxgemm
 from dxgemm.handwritten import ROOMS
@@ -176,6 +179,18 @@ assert dxgemm.gemm.__module__ == "dxgemm.api"
 assert not hasattr(dxgemm, "gem")
 """
     run_python(program)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "epilogues", "reductions", "inners", "errors", "distributed", "torch", "jax"]
+)
+def test_dir_lists_the_public_names_alone(name):
+    if name in ("torch", "jax"):
+        pytest.importorskip(name)
+    module = import_module(f"dxgemm.{name}" if name else "dxgemm")
+    assert dir(module) == sorted(module.__all__)
+    if name != "distributed":  # which needs torch
+        assert not [entry for entry in dir(module) if not hasattr(module, entry)]
 
 
 def test_the_operators_of_torch_name_what_is_missing(run_python):

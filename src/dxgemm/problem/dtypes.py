@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
+
+import numpy as np
 
 # Complex dtypes, which only `gemm` and its kin take, and those of their parts.
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS as COMPLEX_PARTS  # re-exported
@@ -73,6 +76,13 @@ THREE_PRODUCTS = "3m"
 EMULATED = "emulated"
 
 MODULI_COUNTS = range(2, 21)
+
+
+def dtype_name(dtype: Any) -> Any:
+    """Name of a dtype of NumPy or torch; anything else as it is."""
+    if isinstance(dtype, np.dtype | type):
+        return np.dtype(dtype).name
+    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
 
 
 def product_dtype(a: str, b: str) -> str | None:

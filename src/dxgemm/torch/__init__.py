@@ -27,3 +27,7 @@ from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul
 from dxgemm.torch.routing import batch_invariant
 
 __all__ = ["Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul"]
+
+
+def __dir__() -> list[str]:
+    return __all__

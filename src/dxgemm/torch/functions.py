@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from dxgemm import epilogues
-from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import SettingError, UnsupportedProblemError
 from dxgemm.problem.arguments import Triangular, check_flag, check_triangular
 from dxgemm.torch.activations import find_activation
