@@ -193,6 +193,47 @@ def test_dir_lists_the_public_names_alone(name):
         assert not [entry for entry in dir(module) if not hasattr(module, entry)]
 
 
+@pytest.mark.parametrize(
+    ("before", "set_to", "after"),
+    [
+        ("", None, "dxgemm.simulate() and dxgemm.simulate(unless_gpu=True)"),
+        ("", "0", "not dxgemm.simulate(unless_gpu=True) and dxgemm.simulate()"),
+        ("with pytest.raises(errors.GpuUnavailableError): dxgemm.gemm(a, a)", None,
+         "dxgemm.simulate()"),
+        ("import numba", "1", "dxgemm.simulate()"),
+    ],
+)  # fmt: skip
+def test_simulate_enables_the_simulator(run_python, before, set_to, after):
+    environment = {} if set_to is None else {"NUMBA_ENABLE_CUDASIM": set_to}
+    program = f"""
+import os
+import numpy as np, pytest, dxgemm
+from dxgemm import errors
+a = np.ones((2, 2), np.float32)
+{before}
+assert {after}
+assert os.environ["NUMBA_ENABLE_CUDASIM"] == "1"
+assert (dxgemm.gemm(a, a) == 2).all()
+"""
+    run_python(program, CUDA_VISIBLE_DEVICES="", **environment)
+
+
+def test_simulate_refuses_what_comes_too_late(run_python):
+    run_python("""
+import os
+import numba, pytest, dxgemm
+from dxgemm import errors
+with pytest.raises(errors.LaunchError, match="numba was imported without"):
+    dxgemm.simulate()
+assert "NUMBA_ENABLE_CUDASIM" not in os.environ
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+with pytest.raises(errors.LaunchError, match="numba was imported without"):
+    dxgemm.simulate(unless_gpu=True)
+with pytest.raises(errors.SettingError, match="^simulate: unless_gpu is 'yes'"):
+    dxgemm.simulate(unless_gpu="yes")
+""")
+
+
 def test_the_operators_of_torch_name_what_is_missing(run_python):
     program = """
 import sys

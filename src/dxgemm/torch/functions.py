@@ -106,7 +106,9 @@ def gemm(
             any strides. Complex products take no epilogue.
         b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
             the batch.
-        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
+        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none. It is only
+            read, and with beta 1, the default, added as it is; `dxgemm.gemm` writes its c, so beta
+            is 0 there.
         alpha, beta: real numbers. beta is ignored if there is no c.
         epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
             for none. Outputs, pairs of columns and reductions are not taken.
