@@ -29,6 +29,19 @@ class Tile(NamedTuple):
     end_k: Any
 
 
+def make_below() -> Callable[..., Tile]:
+    """Make a device function: tile -> the tile below the result, of which nothing is stored."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    def below(tile):
+        matrix, a_matrix, b_matrix, _, col, end_row, first_k, end_k = tile
+        return Tile(matrix, a_matrix, b_matrix, int32(end_row), col, end_row, first_k, end_k)
+
+    return device_function(below)
+
+
 class Work(NamedTuple):
     """The tiles of a block.
 
