@@ -60,7 +60,7 @@ def make_tma_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     begin_work, find, leaves_notes = place
-    begin_load, select, fetch, arriving = load
+    expect, begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
     is_pingpong, cluster = config.is_pingpong, config.cluster
@@ -89,11 +89,13 @@ def make_tma_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
+        if thread == consumers * WARPGROUP and k > 0:
+            expect()
+        work = begin_work(a, b, m, n, k, batch, extra)
         if cluster > 1:
             hopper.meet_cluster()
         else:
             cuda.syncthreads()
-        work = begin_work(a, b, m, n, k, batch, extra)
         index: int32 = cuda.blockIdx.x // cluster
         blocks: int32 = cuda.gridDim.x // cluster
         stage: int32 = 0
