@@ -182,8 +182,9 @@ def make_load(
     a_bytes = config.tile_m * ROW_BYTES
     # All panels are complete, the last one too.
     b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
-    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
-    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, config.is_paired)
+    pair_m, pair_n = config.pair
+    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across, pair_n > 1)
+    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, pair_m > 1)
 
     def begin():
         if by_table:
