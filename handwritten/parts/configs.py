@@ -317,6 +317,13 @@ class WgmmaConfig(BaseConfig):
         return self.parts * (self.tile_m + columns) * ROW_BYTES
 
     @property
+    def stage_smem_bytes(self) -> int:
+        """Bytes of a stage that are written, and that are read: all of b for every 64 rows of a."""
+        strips = self.tile_m // WARPGROUP_ROWS
+        rows = self.tile_m + self.tile_n + strips * (WARPGROUP_ROWS + self.tile_n)
+        return self.parts * rows * ROW_BYTES
+
+    @property
     def shared_registers(self) -> tuple[int, int]:
         """Registers of a producer's and of a consumer's thread; 0 if they exchange none."""
         if not self.gives_registers:
