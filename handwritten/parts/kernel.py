@@ -66,6 +66,11 @@ class BaseConfig:
         return 1
 
     @property
+    def pair(self) -> tuple[int, int]:
+        """Tiles of a cluster along m and along n."""
+        return 1, 1
+
+    @property
     def launch_registers(self) -> int:
         """Registers per thread at launch, which warpgroups redistribute; 0 if they do not."""
         return 0

@@ -103,8 +103,8 @@ def make_place(
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    split_k, pair = config.split_k, config.cluster // config.split_k
-    tile_m, tile_n = config.tile_m * pair, config.tile_n
+    split_k, (pair_m, pair_n) = config.split_k, config.pair
+    tile_m, tile_n = config.tile_m * pair_m, config.tile_n * pair_n
     shares_k = (is_sliced or split_k > 1) and not ranges  # else `find` does that for each tile
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored, ranges)
@@ -173,13 +173,15 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
     from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
-    pair = config.cluster // split_k
+    pair_m, pair_n = config.pair
     first_field, find_problem = FIELDS.index("first"), make_find_problem()
 
     def find(work, index):
         matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
-        if pair > 1:  # blocks of a cluster have tiles side by side
-            row = row + cuda.blockIdx.x % pair * tile_m
+        if pair_m > 1:  # blocks of a cluster have tiles side by side
+            row = row + cuda.blockIdx.x % pair_m * tile_m
+        if pair_n > 1:
+            col = col + cuda.blockIdx.x % pair_n * tile_n
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated
