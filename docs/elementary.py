@@ -127,20 +127,6 @@ def normal_log(end: float, terms: int) -> list[Any]:
     )
 
 
-def guess_inverse(terms: int) -> list[Any]:
-    """1 / q for products q of numbers with their `reciprocal_guess`, the highest power first."""
-    low, high = mpmath.sqrt(2), (2 + mpmath.sqrt(2)) ** 2 / 8
-    middle, half = (low + high) / 2, (high - low) / 2
-    centred = interpolant(lambda u: 1 / (middle + half * u), terms)
-    # The polynomial in u = (q - middle) / half, as one in q.
-    coefficients = [mpf(0)] * terms
-    for power, c in enumerate(centred):
-        for i in range(power + 1):
-            term = mpmath.binomial(power, i) * (-middle) ** (power - i)
-            coefficients[i] += c * term / half**power
-    return coefficients[::-1]
-
-
 def listed(coefficients: list[Any], indent: str = "") -> str:
     """The text of a tuple, a number a line."""
     lines = "".join(f"{indent}    {float(c)!r},\n" for c in coefficients)
@@ -159,8 +145,6 @@ NORMAL_TAIL_FLOAT64 = {normal_tail(shift=4.0, end=39.0, terms=24)}
 # log2(Phi(-x)) for x up to the end, the highest power first, for results of 11 bits or fewer.
 NORMAL_LOG_END = {NORMAL_LOG_END}
 NORMAL_LOG = {listed(log)}
-# 1 / (x * reciprocal_guess(x)) by that product, the highest power first.
-GUESS_INVERSE = {listed(guess_inverse(terms=3))}
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = {NORMAL_ROOT_END}
 NORMAL_ROOT = {listed(root)}

@@ -133,7 +133,6 @@ def test_rounded_results_are_within_a_unit_of_the_last_place(name, dtype):
     "name, exact",
     [
         ("logistic", EXACT["sigmoid"][1]),
-        ("times_logistic", lambda x: x / (1 + mpmath.exp(-x))),
         ("gelu_tanh", gelu_by_tanh),
         ("normal_cdf", mpmath.ncdf),
         ("times_normal_cdf", lambda x: x * mpmath.ncdf(x)),
@@ -141,7 +140,7 @@ def test_rounded_results_are_within_a_unit_of_the_last_place(name, dtype):
 )
 def test_functions_for_rounded_results_are_as_close_as_documented(name, exact):
     # Weights below 2**-126 are any number up to that: from there on.
-    end = {"logistic": 87, "times_logistic": 87, "gelu_tanh": 9.9}.get(name, 12.9)
+    end = {"logistic": 87, "gelu_tanh": 9.9}.get(name, 12.9)
     values = np.linspace(-end, end, 1001, dtype=np.float32)
     values[::7] *= np.float32(2.0**-20)
     with mpmath.workdps(20):
@@ -182,7 +181,7 @@ def test_fast_functions_are_off_by_as_much_as_documented(home, dtype):
         bounds = 2.0**-12 * np.abs(wide) + rounding * np.abs(wanted) + 2.0**-25
         assert (errors <= bounds).all()
         if dtype == "float32":  # the instruction for tanh was taken
-            assert (errors > 2.0**-16 * np.abs(wide)).any()
+            assert (errors > 2.0**-20 * np.abs(wide)).any()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

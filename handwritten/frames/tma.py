@@ -12,8 +12,8 @@ for "empty". Warpgroups either share each tile, or take turns (pingpong): while 
 the other multiplies. During the first main loop, the second one stores a tile of no rows: a store
 is tens of kilobytes of instructions, for which the first result then need not wait. Two more
 barriers keep their main loops in order, since the parity of a stage tells only neighbouring phases
-apart. Each block of a pair fetches half of b for both, into stages that the consumers of both have
-freed.
+apart. Each block of a pair fetches half of a or b for both, into stages that the consumers of both
+have freed.
 Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
 `KernelTmaWarpSpecializedPingpong`.
 """

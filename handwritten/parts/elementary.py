@@ -14,15 +14,14 @@ instructions. Their results are within 2**-14 of the exact result; the rounding 
 2**-12. Weights between 0 and 1 that are below 2**-126 may come out as any number up to that.
 
 An SM executes 128 multiply-adds per clock, but only 16 reciprocals, exponentials or hyperbolic
-tangents. So these functions take one of them: the normal distribution function is a power of two
-whose exponent is a polynomial, and the logistic function divides by multiply-adds.
+tangents, and the code of an epilogue is long: every instruction counts. The normal distribution
+function is a power of two whose exponent is a polynomial. Tried, and slower, although it takes
+fewer special functions: to divide by multiply-adds in the logistic function.
 
 Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
 the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
 (1 + 2x) exp(x^2) erfc x in 0 <= x < inf", Mathematics of Computation 36, 1981, for the normal tail;
-P. Markstein, "IA-64 and Elementary Functions", 2000, for division by refining a reciprocal;
-L. V. Moroz, V. V. Samotyy and O. Y. Horyachyy, "Modified fast inverse square root and square root
-approximation algorithms", Computation 9, 2021, for guesses by a subtraction of integers.
+P. Markstein, "IA-64 and Elementary Functions", 2000, for division by refining a reciprocal.
 """
 
 from __future__ import annotations
@@ -137,12 +136,6 @@ NORMAL_LOG = (
     -1.1506367335484804,
     -1.0000600802256385,
 )
-# 1 / (x * reciprocal_guess(x)) by that product, the highest power first.
-GUESS_INVERSE = (
-    0.3380008065592393,
-    -1.455762888019667,
-    2.0898641984933133,
-)
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = 8.3
 NORMAL_ROOT = (
@@ -187,20 +180,11 @@ HEADROOM = 128
 # From these x on exp(-x) rounds to 0, and tanh to 1.
 EXP_END_FLOAT32, EXP_END_FLOAT64 = 104.0, 746.0
 TANH_END = 20.0
-# Below these, x * Phi(x), gelu_tanh and x * logistic(x) are -0.0 in every dtype; minus infinity
-# times 0 would be NaN.
+# Below this, x * Phi(x) and gelu_tanh are -0.0 in every dtype; minus infinity times 0 would be NaN.
 TIMES_NORMAL_CDF_END = GELU_TANH_END = -40.0
-TIMES_LOGISTIC_END = -1000.0
 # gelu_tanh(x) = x * logistic(x * (GELU_TANH_FIRST + GELU_TANH_THIRD * x**2)).
 GELU_TANH_FIRST = 2.0 * math.sqrt(2.0 / math.pi)
 GELU_TANH_THIRD = 0.044715 * GELU_TANH_FIRST
-# This minus the bits of x are those of a number near 1.44 / x: of sqrt(2) / x where x is a power of
-# two. Of x up to 2**127.5 they are not negative.
-GUESS_BITS = 0x7F3504F3
-# The guesses of weights at these x have 63 as their bits, so that the weights round to 0, and so do
-# their products with x. Beyond, bits would be negative.
-LOGISTIC_ROUNDED_END = -88.37625885009766
-GELU_TANH_ROUNDED_END = -10.046048164367676
 
 if _config.ENABLE_CUDASIM:
 
@@ -225,9 +209,6 @@ if _config.ENABLE_CUDASIM:
     def tanh_estimate(x: Any) -> Any:
         mantissa, exponent = np.frexp(np.tanh(x))
         return np.ldexp(np.rint(mantissa * np.float32(2.0**11)), exponent - 11)
-
-    def reciprocal_guess(x: Any) -> Any:
-        return np.int32(GUESS_BITS - int(x.view(np.int32))).view(np.float32)
 
     def power_of_two(integer: Any) -> Any:
         return math.ldexp(1.0, int(integer - TO_INTEGER)) if integer == integer else math.nan
@@ -300,17 +281,6 @@ else:
             function = ir.FunctionType(args[0].type, [args[0].type])
             text = "tanh.approx.f32 $0, $1;"
             return builder.call(ir.InlineAsm(function, text, "=f,f", False), args)
-
-        return signature(x, x), generate
-
-    @intrinsic
-    def reciprocal_guess(typing_context, x):
-        """About 1.44 / x, of a positive float32 up to 2**127.5: see `GUESS_BITS`."""
-
-        def generate(context, builder, sig, args):
-            word = ir.IntType(32)
-            bits = builder.sub(word(GUESS_BITS), builder.bitcast(args[0], word))
-            return builder.bitcast(bits, args[0].type)
 
         return signature(x, x), generate
 
@@ -563,21 +533,9 @@ def _make_gelu_tanh(scalar: Any, logistic: Callable[..., Any]) -> Callable[..., 
     return device_function(gelu_tanh)
 
 
-def _make_times_logistic(scalar: Any, logistic: Callable[..., Any]) -> Callable[..., Any]:
-    end = scalar(TIMES_LOGISTIC_END)
-
-    def times_logistic(x):
-        bounded = end if x < end else x
-        return bounded * logistic(bounded)
-
-    return device_function(times_logistic)
-
-
 _gelu_tanh_float32 = _make_gelu_tanh(np.float32, _logistic_float32)
 _gelu_tanh_float64 = _make_gelu_tanh(np.float64, _logistic_float64)
-_times_logistic_float32 = _make_times_logistic(np.float32, _logistic_float32)
-_times_logistic_float64 = _make_times_logistic(np.float64, _logistic_float64)
-_normal_log, _guess_inverse = map(_make_polynomial, (NORMAL_LOG, GUESS_INVERSE))
+_normal_log = _make_polynomial(NORMAL_LOG)
 
 
 @device_function
@@ -595,29 +553,19 @@ def _rounded_times_normal_cdf(x):
 
 @device_function
 def _inverse_of_power(x):
-    """1 / (1 + 2**x) for x up to 127.5."""
-    y = exp2_estimate(x) + np.float32(1.0)
-    guess = reciprocal_guess(y)
-    return guess * _guess_inverse(y * guess)
+    """1 / (1 + 2**x)"""
+    return reciprocal_estimate(exp2_estimate(x) + np.float32(1.0))
 
 
 @device_function
 def _rounded_logistic(x):
-    end = np.float32(LOGISTIC_ROUNDED_END)
-    return _inverse_of_power(np.float32(-LOG2_E) * (end if x < end else x))
-
-
-@device_function
-def _rounded_times_logistic(x):
-    end = np.float32(LOGISTIC_ROUNDED_END)
-    bounded = end if x < end else x
-    return bounded * _inverse_of_power(np.float32(-LOG2_E) * bounded)
+    return _inverse_of_power(np.float32(-LOG2_E) * x)
 
 
 @device_function
 def _rounded_gelu_tanh(x):
-    end = np.float32(GELU_TANH_ROUNDED_END)
     first, third = np.float32(-LOG2_E * GELU_TANH_FIRST), np.float32(-LOG2_E * GELU_TANH_THIRD)
+    end = np.float32(GELU_TANH_END)
     bounded = end if x < end else x
     return bounded * _inverse_of_power(bounded * fma(bounded * bounded, third, first))
 
@@ -631,7 +579,6 @@ FUNCTIONS = {
     "logistic": _by_type(_logistic_float32, _logistic_float64),
     "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
-    "times_logistic": _by_type(_times_logistic_float32, _times_logistic_float64),
     "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
 }
@@ -640,6 +587,5 @@ ROUNDED_FUNCTIONS = FUNCTIONS | {
     "gelu_tanh": _by_type(_rounded_gelu_tanh, _gelu_tanh_float64),
     "logistic": _by_type(_rounded_logistic, _logistic_float64),
     "normal_cdf": _by_type(_rounded_normal_cdf, _normal_cdf_float64),
-    "times_logistic": _by_type(_rounded_times_logistic, _times_logistic_float64),
     "times_normal_cdf": _by_type(_rounded_times_normal_cdf, _times_normal_cdf_float64),
 }

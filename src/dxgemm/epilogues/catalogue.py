@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from dxgemm.epilogues.elementary import fast_tanh, logistic, times_logistic, times_normal_cdf
+from dxgemm.epilogues.elementary import fast_tanh, logistic, times_normal_cdf
 from dxgemm.epilogues.elementary import gelu_tanh as gelu_by_tanh
 from dxgemm.epilogues.elementary import tanh as hyperbolic_tangent
 from dxgemm.epilogues.function import epilogue
@@ -26,7 +26,7 @@ from dxgemm.epilogues.philox import philox_4x32
 
 SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 GELU_TANH_CUBE = 0.044715 * SQRT_2_OVER_PI
-# Below these, fast_gelu_tanh and fast_silu are 0; minus infinity times 0 would be NaN.
+# Below these, gelu_tanh and silu are 0 in every dtype; minus infinity times 0 would be NaN.
 GELU_TANH_VANISHES = -40.0
 SILU_VANISHES = -1000.0
 UNIT = 2.0**-24  # the distance of two random numbers: all are exact in float32
@@ -120,7 +120,8 @@ def silu(value, row, col):
     Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units for neural network function
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
-    return times_logistic(value)
+    bounded = SILU_VANISHES if value < SILU_VANISHES else value
+    return bounded * logistic(bounded)
 
 
 @epilogue

@@ -14,8 +14,8 @@ import numpy as np
 SQRT_HALF = math.sqrt(0.5)
 TWICE_SQRT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
 GELU_TANH_CUBE = 0.044715 * TWICE_SQRT_2_OVER_PI
-# Below these, the functions are -0.0 in every dtype; minus infinity times 0 would be NaN.
-GELU_TANH_END, TIMES_LOGISTIC_END = -40.0, -1000.0
+# Below this, gelu_tanh is -0.0 in every dtype; minus infinity times 0 would be NaN.
+GELU_TANH_END = -40.0
 
 
 def fast_tanh(x: Any) -> Any:
@@ -56,12 +56,6 @@ def smaller(x: Any, y: Any) -> Any:
 def tanh(x: Any) -> Any:
     """tanh(x); NaN stays NaN."""
     return math.tanh(x)
-
-
-def times_logistic(x: Any) -> Any:
-    """x * logistic(x); -0.0 at minus infinity; NaN stays NaN."""
-    bounded = TIMES_LOGISTIC_END if x < TIMES_LOGISTIC_END else x
-    return bounded * logistic(bounded)
 
 
 def times_normal_cdf(x: Any) -> Any:
