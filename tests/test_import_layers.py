@@ -30,7 +30,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api",),
+    ("api", "device"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),

@@ -1,0 +1,402 @@
+"""A block's tile of a product for kernels of users: device functions made of parts of `ring`.
+
+A kernel calls them with its arrays, and gets its threads' sums as arrays in registers. Each product
+is there twice: with copies of 16 bytes, for operands in the layouts that the tile is made for, and
+without, for any others; the strides and addresses decide at run time.
+A tile of results may be kept in shared memory as the a of a second product: its tiles of a stage
+follow one another behind the ring, which then has stages of b alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.handwritten.frames.ring import ALIGNMENT, make_ring_sums
+from dxgemm.handwritten.parts import line_mainloop, ring, store, thread_mainloop
+from dxgemm.handwritten.parts.array_operand import (
+    make_operand,
+    make_registers,
+    put_registers,
+    take_registers,
+)
+from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
+from dxgemm.handwritten.parts.fragment import (
+    Fragment,
+    make_lane_corner,
+    make_warp_corner,
+    thread_fragment,
+)
+from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
+from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
+from dxgemm.handwritten.parts.place import Tile
+from dxgemm.handwritten.parts.result import Origin, Result
+from dxgemm.handwritten.parts.tile_order import make_tile_map
+from dxgemm.handwritten.parts.tile_store import make_store_tile
+from dxgemm.handwritten.parts.tiles import smem_alignment
+from dxgemm.handwritten.parts.unroll import device, static_range
+
+
+class BlockTile(NamedTuple):
+    """Device functions of all threads of a block; r and c are a place in the tile.
+
+    Attributes:
+        origin: (m, n) -> row and column of the block's tile in a result of m x n.
+        accumulator: () -> a thread's array of sums.
+        product: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:].
+        product_of_kept: (acc, b, col): those of the kept tiles with b[:, col:].
+        position: (i) -> r and c of element i of a thread's sums.
+        keep: (acc, col, cols): keep the sums as columns col and on of a matrix of so many columns.
+        store: (acc, out, row, col).
+    """
+
+    origin: Callable[..., Any]
+    accumulator: Callable[..., Any]
+    product: Callable[..., None]
+    product_of_kept: Callable[..., None] | None
+    position: Callable[..., Any]
+    keep: Callable[..., None] | None
+    store: Callable[..., None]
+
+
+class _Parts(NamedTuple):
+    """What differs by the way of multiplying.
+
+    Attributes:
+        reads_vectors: for a and b: True if the fast copies are of 16 bytes.
+        fast, plain: device functions of the frame, with the fast copies and with those for any
+            strides.
+        kept_fast, kept_plain: the same with an a that is kept.
+        corner: device function: (thread) -> row and column of its first element in the tile.
+        fragment: its elements from there on.
+        put: device function: (address of the kept tiles, r, k, two values in columns k and k + 1).
+        store: device function: (sums, smem, thread, out operand, row, col, m, n).
+    """
+
+    reads_vectors: tuple[bool, bool]
+    fast: Callable[..., Any]
+    plain: Callable[..., Any]
+    kept_fast: Callable[..., Any]
+    kept_plain: Callable[..., Any]
+    corner: Callable[..., Any]
+    fragment: Fragment
+    put: Callable[..., None]
+    store: Callable[..., None]
+
+
+def ring_bytes(config: Any, dtype: str) -> int:
+    """Shared memory of products and stores, in bytes: kept tiles begin behind it."""
+    size: int = config.smem_bytes(dtype)
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def kept_bytes(config: Any, dtype: str, kept: int) -> int:
+    """Shared memory of so many kept columns, in bytes."""
+    depth = stage_k(config, dtype)
+    per_k = LINE_BYTES // depth * config.tile_m if dtype in HALVES else config.a_row_bytes(dtype)
+    return -(-kept // depth) * depth * per_k
+
+
+def stage_k(config: Any, dtype: str) -> int:
+    """k of a stage."""
+    return line_mainloop.stage_k(dtype) if dtype in HALVES else config.tile_k
+
+
+def make_block_tile(
+    config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept: int
+) -> BlockTile:
+    """Make the device functions of a config of `tuned` or `tensor_tile`.
+
+    Args:
+        layouts: of a and b, "row" or "col": the one that is fast.
+        kept: columns of the tiles that can be kept; 0 for none.
+    """
+    make_parts = _make_line_parts if dtype in HALVES else _make_thread_parts
+    parts = make_parts(config, dtype, out_dtype, layouts, ring_bytes(config, dtype))
+    smem_of, thread_of = _make_block()
+    position = _make_position(parts, thread_of)
+    product = _make_product(parts, dtype, layouts, smem_of, thread_of)
+    store_tile, out_operand = parts.store, make_operand("out", out_dtype)
+    count, sums = len(parts.fragment.rows), "float64" if dtype == "float64" else "float32"
+
+    @device
+    def store(acc, out, row, col):
+        store_tile(
+            take_registers(count, acc), smem_of(), thread_of(), out_operand(out), row, col,
+            out.shape[0], out.shape[1],
+        )  # fmt: skip
+
+    keep, product_of_kept = None, None
+    if kept:
+        block = smem_of, thread_of, position
+        keep, product_of_kept = _make_kept(config, dtype, parts, layouts, kept, block)
+    return BlockTile(
+        _make_locate(config), make_registers(sums, count), product, product_of_kept, position, keep, store
+    )  # fmt: skip
+
+
+def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Device functions: address of the block's shared memory; index of the thread."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import cuda, shared_address
+
+    alignment = smem_alignment() and ALIGNMENT
+
+    @device
+    def smem_of():
+        return int32(shared_address(cuda.shared.array(0, int32, alignment)))
+
+    @device
+    def thread_of():
+        return int32(cuda.threadIdx.x & 1023)
+
+    return smem_of, thread_of
+
+
+def _make_locate(config: Any) -> Callable[..., Any]:
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import cuda
+
+    tile_m, tile_n = config.tile_m, config.tile_n
+    locate, _ = make_tile_map(tile_m, tile_n, config.swizzle_rows, "")
+
+    @device
+    def origin(m, n):
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+        return row, col
+
+    return origin
+
+
+def _make_position(parts: _Parts, thread_of: Callable[..., Any]) -> Callable[..., Any]:
+    from numba import int32
+
+    corner, (rows, cols) = parts.corner, parts.fragment
+    bits = len(rows).bit_length() - 1
+    # All extents are powers of two: a place is the sum of those of its index's bits.
+    row_steps = tuple(rows[1 << bit] for bit in range(bits))
+    col_steps = tuple(cols[1 << bit] for bit in range(bits))
+
+    @device
+    def position(i):
+        row, col = corner(thread_of())
+        for bit in static_range(bits):
+            row = int32(row + (i >> bit & 1) * row_steps[bit])
+            col = int32(col + (i >> bit & 1) * col_steps[bit])
+        return row, col
+
+    return position
+
+
+def _make_allows(dtype: str, along_row: bool, has_vectors: bool) -> Callable[..., Any]:
+    """A device function: True if an operand allows the fast copies, along its rows or columns."""
+    from dxgemm.handwritten.parts.intrinsics import global_address
+
+    item_bytes = ITEM_BYTES[dtype]
+
+    @device
+    def allows(operand):
+        unit, other = (operand.col, operand.row) if along_row else (operand.row, operand.col)
+        place = global_address(operand.data) | other * item_bytes
+        return not has_vectors or (unit == 1 and place % VECTOR_BYTES == 0)
+
+    return allows
+
+
+def _make_product(
+    parts: _Parts, dtype: str, layouts: tuple[str, str], smem_of: Any, thread_of: Any
+) -> Callable[..., None]:
+    """The device function product."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
+    fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
+    a_allows, b_allows = (
+        _make_allows(dtype, layout == "row", has_vectors)
+        for layout, has_vectors in zip(layouts, parts.reads_vectors, strict=True)
+    )
+
+    @device
+    def product(acc, a, b, row, col):
+        sync_block()  # others may still use the shared memory
+        left, right, k = a_operand(a), b_operand(b), int32(a.shape[1])
+        m, n, smem, thread = a.shape[0], b.shape[1], smem_of(), thread_of()
+        none = int32(0)
+        tile = Tile(none, none, none, row, col, m, none, k)
+        if is_single:
+            sums = plain(smem, thread, none, tile, left, right, m, n, k)
+        else:
+            is_fast = a_allows(left) and b_allows(right)
+            if is_fast:
+                sums = fast(smem, thread, none, tile, left, right, m, n, k)
+            else:
+                sums = plain(smem, thread, none, tile, left, right, m, n, k)
+        put_registers(acc, sums)
+
+    return product
+
+
+def _make_kept(
+    config: Any, dtype: str, parts: _Parts, layouts: tuple[str, str], kept: int, block: Any
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The device functions keep and product_of_kept."""
+    from numba import float32, float64, int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    smem_of, thread_of, position = block
+    b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
+    b_allows = _make_allows(dtype, layouts[1] == "row", parts.reads_vectors[1])
+    fast, plain, put = parts.kept_fast, parts.kept_plain, parts.put
+    count, tile_m, start = len(parts.fragment.rows), config.tile_m, ring_bytes(config, dtype)
+    scalar = float64 if dtype == "float64" else float32
+
+    @device
+    def keep(acc, col, cols):
+        smem: int32 = smem_of() + start
+        sums = take_registers(count, acc)
+        for i in static_range(0, count, 2):
+            r, c = position(i)
+            k: int32 = col + c
+            # Columns behind the last are k of the next product, to which they must not add.
+            first, second = sums[i], sums[i + 1]
+            if k >= cols:
+                first = scalar(0)
+            if k + 1 >= cols:
+                second = scalar(0)
+            if k < kept:
+                put(smem, r, k, first, second)
+
+    @device
+    def product_of_kept(acc, b, col):
+        sync_block()  # others may still use the shared memory, or write what is kept
+        right, k, none = b_operand(b), int32(b.shape[0]), int32(0)
+        smem, thread, m, n = smem_of(), thread_of(), int32(tile_m), b.shape[1]
+        tile = Tile(none, none, none, none, col, m, none, k)
+        if is_single:
+            sums = plain(smem, thread, none, tile, right, right, m, n, k)
+        else:
+            if b_allows(right):
+                sums = fast(smem, thread, none, tile, right, right, m, n, k)
+            else:
+                sums = plain(smem, thread, none, tile, right, right, m, n, k)
+        put_registers(acc, sums)
+
+    return keep, product_of_kept
+
+
+def _make_thread_parts(
+    config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept_at: int
+) -> _Parts:
+    """Products by multiply-adds: see `thread_mainloop`."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import outer_product, store_shared
+
+    item_bytes, scalar = ITEM_BYTES[dtype], np.dtype(dtype).type
+    width, tile_k, a_row_bytes = VECTOR_BYTES // item_bytes, config.tile_k, config.a_row_bytes(dtype)
+    row_width = width if config.thread_m % width == 0 else width // 2
+    fragment = thread_fragment(
+        (config.thread_m, row_width, LANES_M * row_width),
+        (config.thread_n, width, LANES_N * width),
+    )  # fmt: skip
+    corner = make_lane_corner(config, row_width, width)
+    least = width * config.threads
+    a_vectors = layouts[0] == "col" and config.tile_m * tile_k >= least
+    b_vectors = layouts[1] == "row" and config.tile_n * tile_k >= least
+    a_mode, b_mode = "k" if layouts[0] == "row" else "outer", "k" if layouts[1] == "col" else "outer"
+
+    def sums_of(a_mode: str, b_mode: str, kept: int | None = None) -> Callable[..., Any]:
+        load = thread_mainloop.make_load(config, dtype, a_mode, b_mode)
+        multiply = thread_mainloop.make_multiply(
+            config, dtype, row_width, load, outer_product, 1, kept
+        )
+        return make_ring_sums(tile_k, load.fill, multiply)
+
+    @device
+    def put(smem, r, k, first, second):
+        at: int32 = smem + k * a_row_bytes + r * item_bytes
+        store_shared(at, 0, (scalar(first),))
+        store_shared(at, a_row_bytes, (scalar(second),))
+
+    store_tile = make_store_tile(fragment, (config.tile_m, config.tile_n), config.threads, dtype)
+
+    @device
+    def store_sums(sums, smem, thread, out, row, col, m, n):
+        thread_row, thread_col = corner(thread)
+        result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
+        store_tile(
+            sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result
+        )
+
+    a_fast, b_fast, kept = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors, thread_mainloop.KEPT
+    return _Parts(
+        (a_vectors, b_vectors), sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
+        sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
+        corner, fragment, put, store_sums,
+    )  # fmt: skip
+
+
+def _make_line_parts(
+    config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept_at: int
+) -> _Parts:
+    """Products of half precision by `mma.sync`: see `line_mainloop`."""
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.addend import KINDS
+    from dxgemm.handwritten.parts.hopper import pack_pair
+    from dxgemm.handwritten.parts.intrinsics import store_shared
+
+    kind, tile_k = KINDS[dtype], line_mainloop.stage_k(dtype)
+    blocks = [(i, j) for i in range(config.warp_m // 16) for j in range(config.warp_n // 8)]
+    fragment = Fragment(*zip(
+        *((16 * i + row, 8 * j + col) for i, j in blocks for row in (0, 8) for col in (0, 1)),
+        strict=True,
+    ))  # fmt: skip
+    warp_corner, tile_bytes = make_warp_corner(config), config.tile_m * LINE_BYTES
+
+    @device
+    def corner(thread):
+        row, col = warp_corner(thread)
+        lane: int32 = thread % 32
+        return int32(row + lane // 4), int32(col + lane % 4 * 2)
+
+    a_layout = "k16_ragged" if layouts[0] == "row" else "x16_ragged"
+    b_layout = "k16_ragged" if layouts[1] == "col" else "x16_ragged"
+
+    def sums_of(a_layout: str, b_layout: str, kept: int | None = None) -> Callable[..., Any]:
+        lines = line_mainloop.make_line_tiles(config, dtype, a_layout, b_layout)
+        copied = lines if kept is None else (None, lines[1])
+        load = ring.make_load(config, tile_k, ITEM_BYTES[dtype], copied)
+        multiply = line_mainloop.make_multiply(config, dtype, lines, load, kept_a=kept)
+        return make_ring_sums(tile_k, load.fill, multiply)
+
+    place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place
+
+    @device
+    def put(smem, r, k, first, second):
+        at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
+        store_shared(at, 0, (pack_pair(kind, first, second),))
+
+    begin_store, store_tile = store.make_store(config, out_dtype)
+
+    @device
+    def store_sums(sums, smem, thread, out, row, col, m, n):
+        none = int32(0)
+        result = Result(float32(1), float32(0), out, out, m, n, 1, ())
+        tile = Tile(none, none, none, int32(row), int32(col), m, none, none)
+        store_tile(sums, smem, thread, tile, none, result, begin_store(result))
+
+    return _Parts(
+        (True, True), sums_of(a_layout, b_layout), sums_of("each", "each"),
+        sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at),
+        corner, fragment, put, store_sums,
+    )  # fmt: skip
