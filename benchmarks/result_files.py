@@ -25,6 +25,7 @@ SUITES = (
     "integers",
     "einsum",
     "inner",
+    "device",
     "precision",
     "accuracy",
 )

@@ -23,33 +23,6 @@ from dxgemm.handwritten.parts.tiles import smem_alignment
 ALIGNMENT = 1024  # of shared memory: addresses in a stage are XORed
 
 
-def make_ring_sums(
-    tile_k: int, fill: Callable[..., Any], multiply: Callable[..., Any]
-) -> Callable[..., Any]:
-    """A device function: (smem, thread, work, tile, a, b, m, n, k) -> the sums of a tile.
-
-    It leaves the shared memory of the stages to the threads, none of which reads it any more.
-
-    Args:
-        tile_k, fill, multiply: see `make_ring_kernel`.
-    """
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import sync_block, wait_copies
-    from dxgemm.handwritten.parts.unroll import device
-
-    @device
-    def ring_sums(smem, thread, work, tile, a, b, m, n, k):
-        copies = fill(smem, thread, work, tile, a, b, m, n, k)
-        k_tiles: int32 = (tile.end_k - tile.first_k + tile_k - 1) // tile_k
-        sums = multiply(smem, thread, copies, k_tiles)
-        wait_copies(0)
-        sync_block()
-        return sums
-
-    return ring_sums
-
-
 def make_ring_kernel(
     tile_k: int,
     place: Place,
@@ -67,12 +40,11 @@ def make_ring_kernel(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.intrinsics import shared_address
+    from dxgemm.handwritten.parts.intrinsics import shared_address, wait_copies
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     begin_work, find, _ = place
     begin_store, store_tile = store
-    ring_sums = make_ring_sums(tile_k, fill, multiply)
     alignment = smem_alignment() and ALIGNMENT
 
     @gemm_kernel
@@ -88,9 +60,13 @@ def make_ring_kernel(
             return
 
         # --- Prologue and main loop ---
-        sums = ring_sums(smem, thread, work, tile, a, b, m, n, k)
+        copies = fill(smem, thread, work, tile, a, b, m, n, k)
+        k_tiles: int32 = (tile.end_k - tile.first_k + tile_k - 1) // tile_k
+        sums = multiply(smem, thread, copies, k_tiles)
 
         # --- Epilogue: the store may use the shared memory of the stages ---
+        wait_copies(0)
+        cuda.syncthreads()
         result = Result(alpha, beta, c, out, m, n, batch, extra)
         store_tile(sums, smem, thread, tile, work, result, begin_store(result))
 

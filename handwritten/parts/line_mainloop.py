@@ -79,7 +79,7 @@ def make_multiply(
 
     (left, right), stages, copies_a = lines, config.stages, kept_a is None
     a_bytes, b_bytes = config.tile_m * LINE_BYTES, config.tile_n * LINE_BYTES
-    b_start = config.parts * a_bytes if copies_a else 0
+    a_start, b_start = (0, config.parts * a_bytes) if copies_a else (kept_a, 0)
     stage_bytes = b_start + config.parts * b_bytes
     ring_bytes = stages * stage_bytes
     a_place, a_lane, b_place, b_lane = left.place, left.lane, right.place, right.lane
@@ -102,14 +102,15 @@ def make_multiply(
         row, col = corner(thread)
         a_x, a_k = a_lane(lane)
         b_x, b_k = b_lane(lane)
-        a_from: int32 = smem + (kept_a or 0) + a_place(int32(row + a_x), a_k)
+        a_from: int32 = smem + a_start + a_place(int32(row + a_x), a_k)
         b_from: int32 = smem + b_start + b_place(int32(col + b_x), b_k)
         # The stage that is copied to, the one that is read, and the one to read then.
         write: int32 = ring_bytes - stage_bytes
         now: int32 = 0
         then: int32 = 0
-        a_now: int32 = 0
-        a_end: int32 = k_tiles * a_bytes
+        if not copies_a:  # of a, whose tiles follow one another
+            a_now: int32 = 0
+            a_end: int32 = k_tiles * a_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
         a_next, b_next = read_a[0](a_from, now), read_b[0](b_from, now)
@@ -137,7 +138,7 @@ def make_multiply(
                     wait_copies(stages - 2)
                     cuda.syncthreads()
                     now = then
-                    if not copies_a:  # all of its tiles follow one another
+                    if not copies_a:
                         a_now += a_bytes
                         if a_now == a_end:
                             a_now = 0

@@ -28,7 +28,7 @@ class Load(NamedTuple):
     """
 
     fill: Callable[..., Any]
-    start: tuple[Callable[..., Any], Callable[..., Any]]
+    start: tuple[Callable[..., Any] | None, Callable[..., Any]]
     put: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
     behind: int
 

@@ -174,8 +174,9 @@ def make_multiply(
         b_address: int32 = smem + b_start + col * item_size
         write_stage: int32 = ring_bytes - stage_bytes
         read_stage: int32 = 0
-        a_stage: int32 = 0
-        a_end: int32 = k_tiles * a_bytes
+        if is_kept:
+            a_stage: int32 = 0
+            a_end: int32 = k_tiles * a_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
         sums = zeros(real, count)

@@ -42,7 +42,8 @@ class UserKernel:
     @property
     def function(self) -> FunctionType:
         """The function that was copied."""
-        return self.sources[0].function
+        source = self.sources[0]
+        return source[0]
 
     @property
     def is_current(self) -> bool:

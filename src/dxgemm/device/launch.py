@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from dxgemm.runtime.device import current_device, device_facts, driver_api, refu
 from dxgemm.runtime.exports import in_order, indexable, launch_stream
 from dxgemm.runtime.streams import stream_handle
 
-MODULE = "dxgemm.handwritten.parts.block_tile"
+MODULE = "dxgemm.handwritten.frames.block_tile"
 LEAST_CAPABILITY = 80  # whose cp.async all tiles use
 MOST_GRID = (MOST_BLOCKS, 65535, 65535)
 # Formats of numbers, by dtype, and dtypes of arrays.
@@ -61,20 +62,24 @@ def check_grid(grid: Any) -> tuple[int, int, int]:
     return x, y, z
 
 
-def launch_kernel(
+def bind_kernel(
     kernel: UserKernel,
     tile: Any,
     tiles: Collection[Any],
     grid: tuple[int, int, int],
     arguments: tuple[Any, ...],
     stream: Any,
-) -> None:
-    """Launch a kernel with blocks of a tile's threads, and shared memory for several tiles."""
+) -> Callable[[], None]:
+    """Build and load a kernel; return a call that queues it, with blocks of a tile's threads.
+
+    Args:
+        tiles: those that the kernel has, for which there must be shared memory.
+    """
     handle = None if stream is None else stream_handle(stream)
     arrays = [value for value in arguments if not _is_number(value)]
     read = [
-        _number(i, value) if _is_number(value) else inspected(f"argument {i}", value, handle, *arrays)
-        for i, value in enumerate(arguments)
+        _number(name, value) if _is_number(value) else inspected(name, value, handle, *arrays)
+        for name, value in ((f"argument {i}", value) for i, value in enumerate(arguments))
     ]
     operands = [value for value in read if isinstance(value, Operand)]
     ordinal = _check_operands(kernel, operands)
@@ -82,10 +87,9 @@ def launch_kernel(
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
     if 0 in grid:
-        return
+        return lambda: None
     if simulator_enabled():
-        _simulate(kernel, tile, grid, smem_bytes, arguments)
-        return
+        return partial(_simulate, kernel, tile, grid, smem_bytes, arguments)
     spec = FunctionSpec(
         kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read)), MODULE,
         "; ".join(sorted(each.key for each in tiles)), tile.threads,
@@ -93,26 +97,31 @@ def launch_kernel(
     )  # fmt: skip
     refuse_foreign_context()
     compiled = obtain_kernel(spec, facts.arch)
-    queue = launch_stream(handle, *arrays)
+    packed = _packed(read)
     ordered = [(operand.library, operand.array) for operand in operands]
-    with in_order(ordered, ordinal, queue):
-        _queue(compiled, grid, _packed(read), ordinal, queue)
+
+    def call() -> None:
+        queue = launch_stream(handle, *arrays)
+        with in_order(ordered, ordinal, queue):
+            _queue(compiled, grid, packed, ordinal, queue)
+
+    return call
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, bool | int | float | np.bool_ | np.number)
 
 
-def _number(place: int, value: Any) -> np.generic:
+def _number(name: str, value: Any) -> np.generic:
     """A number as NumPy's scalar."""
     kinds = {bool: np.bool_, int: np.int64, float: np.float64}
     try:
         scalar: np.generic = kinds.get(type(value), lambda number: number)(value)
     except OverflowError:
-        raise DtypeError(f"gemm: argument {place} is {value}, beyond 64 bits.") from None
+        raise DtypeError(f"gemm: {name} is {value}, beyond 64 bits.") from None
     if scalar.dtype.name not in _FORMATS:
         raise DtypeError(
-            f"gemm: argument {place} is of {scalar.dtype.name}; numbers are of "
+            f"gemm: {name} is of {scalar.dtype.name}; numbers are of "
             f"{', '.join(_FORMATS)}: pass it as an array of one element."
         )
     return scalar

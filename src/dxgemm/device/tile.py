@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 from dxgemm.device.kernel import UserKernel, kernel_of
-from dxgemm.device.launch import check_grid, launch_kernel
+from dxgemm.device.launch import bind_kernel, check_grid
 from dxgemm.epilogues.reads import KeyedModule
 from dxgemm.errors import DtypeError, SettingError, ShapeError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
@@ -52,7 +52,7 @@ class Tile(KeyedModule):
     def __init__(
         self, config: Any, dtype: str, out: str, layouts: tuple[str, str], kept: int
     ) -> None:
-        from dxgemm.handwritten.parts.block_tile import kept_bytes, ring_bytes
+        from dxgemm.handwritten.frames.block_tile import kept_bytes, ring_bytes
 
         text = f"{dtype} {config}, a {layouts[0]}, b {layouts[1]}, out {out}, kept {kept}"
         super().__init__(f"dxgemm.device.tile({text})")
@@ -71,9 +71,13 @@ class Tile(KeyedModule):
         """Make the device functions when the first one is used."""
         if name not in _FUNCTIONS:
             raise AttributeError(f"{self!r} has no attribute {name!r}")
-        from dxgemm.handwritten.parts.block_tile import make_block_tile
+        from dxgemm.handwritten.frames.block_tile import make_block_tile
 
         functions = make_block_tile(*self._made)._asdict()
+        if not simulator_enabled():  # numba looks for new intrinsics when it begins to compile
+            from numba.cuda.descriptor import cuda_target
+
+            cuda_target.typing_context.refresh()
         if not self.kept:
             way_out = f"{self!r} keeps nothing; make it with kept="
             del functions["keep"], functions["product_of_kept"]
@@ -83,9 +87,7 @@ class Tile(KeyedModule):
         return functions[name]
 
     def anew(self) -> Tile:
-        made = Tile(*self._made)
-        _ = made.origin  # numba looks for new intrinsics when it begins to compile, not later
-        return made
+        return Tile(*self._made)
 
     @named_in_errors("device.Tile.blocks")
     def blocks(self, m: int, n: int) -> int:
@@ -129,6 +131,26 @@ class Tile(KeyedModule):
             UnsupportedProblemError: the GPU has less shared memory, or an older compute capability
                 than the tile needs, or an array is too large for 32-bit indices.
         """
+        self._bound(kernel, grid, arguments, stream)()
+
+    @named_in_errors("device.Tile.plan")
+    def plan(
+        self, kernel: Any, grid: Any, *arguments: Any, stream: Any = None
+    ) -> Callable[[], None]:
+        """Check, build and pack a launch once; calls of what is returned queue it again.
+
+        Args:
+            kernel, grid, *arguments, stream: as `launch` takes them. Numbers keep their values, and
+                arrays must keep their memory.
+
+        Raises:
+            DxgemmError: as `launch` does.
+        """
+        return self._bound(kernel, grid, arguments, stream)
+
+    def _bound(
+        self, kernel: Any, grid: Any, arguments: tuple[Any, ...], stream: Any
+    ) -> Callable[[], None]:
         found: UserKernel = kernel_of(kernel)
         tiles = {self, *(tile for tile in found.modules if isinstance(tile, Tile))}
         if len(threads := {tile.threads for tile in tiles}) > 1:
@@ -136,7 +158,7 @@ class Tile(KeyedModule):
                 f"gemm: {found.name} has tiles with {' and '.join(map(str, sorted(threads)))} "
                 "threads; the blocks of a kernel have one number of threads: take tiles that agree."
             )
-        launch_kernel(found, self, tiles, check_grid(grid), arguments, stream)
+        return bind_kernel(found, self, tiles, check_grid(grid), arguments, stream)
 
 
 def _configs(dtype: str) -> dict[tuple[int, int], Any]:
@@ -224,8 +246,8 @@ def tile(
         )
     configs = _configs(dtype)
     if (m, n) not in configs:
-        extents = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
-        raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {extents}.")
+        known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
+        raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
     return Tile(configs[m, n], dtype, out or dtype, (layouts[0], layouts[1]), room)
 

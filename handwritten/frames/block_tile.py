@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.frames.ring import ALIGNMENT, make_ring_sums
+from dxgemm.handwritten.frames.ring import ALIGNMENT
 from dxgemm.handwritten.parts import line_mainloop, ring, store, thread_mainloop
 from dxgemm.handwritten.parts.array_operand import (
     make_operand,
@@ -133,8 +133,36 @@ def make_block_tile(
         block = smem_of, thread_of, position
         keep, product_of_kept = _make_kept(config, dtype, parts, layouts, kept, block)
     return BlockTile(
-        _make_locate(config), make_registers(sums, count), product, product_of_kept, position, keep, store
+        _make_locate(config), make_registers(sums, count), product, product_of_kept, position, keep,
+        store,
     )  # fmt: skip
+
+
+def _make_sums(
+    tile_k: int, fill: Callable[..., Any], multiply: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The frame `ring` up to the sums: (smem, thread, work, tile, a, b, m, n, k) -> sums.
+
+    It leaves the shared memory of the stages to the threads, none of which reads it any more.
+
+    Args:
+        tile_k, fill, multiply: see `ring.make_ring_kernel`.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block, wait_copies
+    from dxgemm.handwritten.parts.unroll import device
+
+    @device
+    def ring_sums(smem, thread, work, tile, a, b, m, n, k):
+        copies = fill(smem, thread, work, tile, a, b, m, n, k)
+        k_tiles: int32 = (tile.end_k - tile.first_k + tile_k - 1) // tile_k
+        sums = multiply(smem, thread, copies, k_tiles)
+        wait_copies(0)
+        sync_block()
+        return sums
+
+    return ring_sums
 
 
 def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -195,15 +223,17 @@ def _make_position(parts: _Parts, thread_of: Callable[..., Any]) -> Callable[...
 
 
 def _make_allows(dtype: str, along_row: bool, has_vectors: bool) -> Callable[..., Any]:
-    """A device function: True if an operand allows the fast copies, along its rows or columns."""
+    """A device function: True if an operand of rows x cols allows the fast copies of its layout."""
     from dxgemm.handwritten.parts.intrinsics import global_address
 
-    item_bytes = ITEM_BYTES[dtype]
+    item_bytes, is_whole = ITEM_BYTES[dtype], dtype in HALVES  # chunks of lines have no edges
 
     @device
-    def allows(operand):
+    def allows(operand, rows, cols):
         unit, other = (operand.col, operand.row) if along_row else (operand.row, operand.col)
         place = global_address(operand.data) | other * item_bytes
+        if is_whole:
+            place |= (cols if along_row else rows) * item_bytes
         return not has_vectors or (unit == 1 and place % VECTOR_BYTES == 0)
 
     return allows
@@ -234,7 +264,7 @@ def _make_product(
         if is_single:
             sums = plain(smem, thread, none, tile, left, right, m, n, k)
         else:
-            is_fast = a_allows(left) and b_allows(right)
+            is_fast = a_allows(left, m, k) and b_allows(right, k, n)
             if is_fast:
                 sums = fast(smem, thread, none, tile, left, right, m, n, k)
             else:
@@ -284,7 +314,7 @@ def _make_kept(
         if is_single:
             sums = plain(smem, thread, none, tile, right, right, m, n, k)
         else:
-            if b_allows(right):
+            if b_allows(right, k, n):
                 sums = fast(smem, thread, none, tile, right, right, m, n, k)
             else:
                 sums = plain(smem, thread, none, tile, right, right, m, n, k)
@@ -302,7 +332,8 @@ def _make_thread_parts(
     from dxgemm.handwritten.parts.intrinsics import outer_product, store_shared
 
     item_bytes, scalar = ITEM_BYTES[dtype], np.dtype(dtype).type
-    width, tile_k, a_row_bytes = VECTOR_BYTES // item_bytes, config.tile_k, config.a_row_bytes(dtype)
+    width, tile_k = VECTOR_BYTES // item_bytes, config.tile_k
+    a_row_bytes = config.a_row_bytes(dtype)
     row_width = width if config.thread_m % width == 0 else width // 2
     fragment = thread_fragment(
         (config.thread_m, row_width, LANES_M * row_width),
@@ -312,14 +343,15 @@ def _make_thread_parts(
     least = width * config.threads
     a_vectors = layouts[0] == "col" and config.tile_m * tile_k >= least
     b_vectors = layouts[1] == "row" and config.tile_n * tile_k >= least
-    a_mode, b_mode = "k" if layouts[0] == "row" else "outer", "k" if layouts[1] == "col" else "outer"
+    a_mode = "k" if layouts[0] == "row" else "outer"
+    b_mode = "k" if layouts[1] == "col" else "outer"
 
     def sums_of(a_mode: str, b_mode: str, kept: int | None = None) -> Callable[..., Any]:
         load = thread_mainloop.make_load(config, dtype, a_mode, b_mode)
         multiply = thread_mainloop.make_multiply(
             config, dtype, row_width, load, outer_product, 1, kept
         )
-        return make_ring_sums(tile_k, load.fill, multiply)
+        return _make_sums(tile_k, load.fill, multiply)
 
     @device
     def put(smem, r, k, first, second):
@@ -333,11 +365,10 @@ def _make_thread_parts(
     def store_sums(sums, smem, thread, out, row, col, m, n):
         thread_row, thread_col = corner(thread)
         result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
-        store_tile(
-            sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result
-        )
+        store_tile(sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result)
 
-    a_fast, b_fast, kept = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors, thread_mainloop.KEPT
+    a_fast, b_fast = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors
+    kept = thread_mainloop.KEPT
     return _Parts(
         (a_vectors, b_vectors), sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
         sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
@@ -369,15 +400,15 @@ def _make_line_parts(
         lane: int32 = thread % 32
         return int32(row + lane // 4), int32(col + lane % 4 * 2)
 
-    a_layout = "k16_ragged" if layouts[0] == "row" else "x16_ragged"
-    b_layout = "k16_ragged" if layouts[1] == "col" else "x16_ragged"
+    a_layout = "k16" if layouts[0] == "row" else "x16"
+    b_layout = "k16" if layouts[1] == "col" else "x16"
 
     def sums_of(a_layout: str, b_layout: str, kept: int | None = None) -> Callable[..., Any]:
         lines = line_mainloop.make_line_tiles(config, dtype, a_layout, b_layout)
         copied = lines if kept is None else (None, lines[1])
         load = ring.make_load(config, tile_k, ITEM_BYTES[dtype], copied)
         multiply = line_mainloop.make_multiply(config, dtype, lines, load, kept_a=kept)
-        return make_ring_sums(tile_k, load.fill, multiply)
+        return _make_sums(tile_k, load.fill, multiply)
 
     place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place
 
