@@ -27,9 +27,12 @@ from dxgemm.handwritten.parts.fragment import (
     Fragment,
     make_lane_corner,
     make_warp_corner,
+    mma_fragment,
     thread_fragment,
 )
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
+from dxgemm.handwritten.parts.mma_mainloop import make_load_and_multiply
+from dxgemm.handwritten.parts.mma_operands import MMA_COLS, MMA_ROWS, make_operand_tile
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.result import Origin, Result
@@ -37,6 +40,8 @@ from dxgemm.handwritten.parts.tile_order import make_tile_map
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 from dxgemm.handwritten.parts.tiles import smem_alignment
 from dxgemm.handwritten.parts.unroll import device, static_range
+
+SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share what is in L2
 
 
 class BlockTile(NamedTuple):
@@ -66,16 +71,19 @@ class _Parts(NamedTuple):
 
     Attributes:
         reads_vectors: for a and b: True if the fast copies are of 16 bytes.
+        needs_whole: True if these cannot end within 16 bytes.
         fast, plain: device functions of the frame, with the fast copies and with those for any
             strides.
         kept_fast, kept_plain: the same with an a that is kept.
         corner: device function: (thread) -> row and column of its first element in the tile.
         fragment: its elements from there on.
-        put: device function: (address of the kept tiles, r, k, two values in columns k and k + 1).
+        put: device function: (address of the kept tiles, r, k, values of `run` columns from k on).
+        run: neighbours in a row that consecutive registers are.
         store: device function: (sums, smem, thread, out operand, row, col, m, n).
     """
 
     reads_vectors: tuple[bool, bool]
+    needs_whole: bool
     fast: Callable[..., Any]
     plain: Callable[..., Any]
     kept_fast: Callable[..., Any]
@@ -83,7 +91,25 @@ class _Parts(NamedTuple):
     corner: Callable[..., Any]
     fragment: Fragment
     put: Callable[..., None]
+    run: int
     store: Callable[..., None]
+
+
+def is_mma(config: Any) -> bool:
+    """True for a config of `tensor_core`."""
+    return hasattr(config, "tile_left")
+
+
+def is_left(layouts: tuple[str, str]) -> bool:
+    """True if a is the left operand of `mma.sync` of float64: see `mma_operands`."""
+    return layouts == ("col", "col")
+
+
+def extents(config: Any, layouts: tuple[str, str]) -> tuple[int, int]:
+    """Rows and columns of a block's tile."""
+    if is_mma(config) and is_left(layouts):
+        return config.tile_left, config.tile_right
+    return config.tile_m, config.tile_n
 
 
 def ring_bytes(config: Any, dtype: str) -> int:
@@ -92,28 +118,30 @@ def ring_bytes(config: Any, dtype: str) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def kept_bytes(config: Any, dtype: str, kept: int) -> int:
+def kept_bytes(config: Any, dtype: str, layouts: tuple[str, str], kept: int) -> int:
     """Shared memory of so many kept columns, in bytes."""
-    depth = stage_k(config, dtype)
-    per_k = LINE_BYTES // depth * config.tile_m if dtype in HALVES else config.a_row_bytes(dtype)
-    return -(-kept // depth) * depth * per_k
-
-
-def stage_k(config: Any, dtype: str) -> int:
-    """k of a stage."""
-    return line_mainloop.stage_k(dtype) if dtype in HALVES else config.tile_k
+    tile_m, _ = extents(config, layouts)
+    if dtype in HALVES:
+        depth, stage_bytes = line_mainloop.stage_k(dtype), tile_m * LINE_BYTES
+    elif is_mma(config):
+        depth, stage_bytes = config.tile_k, tile_m * config.tile_k * ITEM_BYTES[dtype]
+    else:
+        depth, stage_bytes = config.tile_k, config.tile_k * config.a_row_bytes(dtype)
+    return -(-kept // depth) * stage_bytes
 
 
 def make_block_tile(
     config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept: int
 ) -> BlockTile:
-    """Make the device functions of a config of `tuned` or `tensor_tile`.
+    """Make the device functions of a config of `tuned`, `tensor_core` or `tensor_tile`.
 
     Args:
         layouts: of a and b, "row" or "col": the one that is fast.
         kept: columns of the tiles that can be kept; 0 for none.
     """
-    make_parts = _make_line_parts if dtype in HALVES else _make_thread_parts
+    make_parts = _make_thread_parts
+    if dtype in HALVES or is_mma(config):
+        make_parts = _make_line_parts if dtype in HALVES else _make_mma_parts
     parts = make_parts(config, dtype, out_dtype, layouts, ring_bytes(config, dtype))
     smem_of, thread_of = _make_block()
     position = _make_position(parts, thread_of)
@@ -132,10 +160,9 @@ def make_block_tile(
     if kept:
         block = smem_of, thread_of, position
         keep, product_of_kept = _make_kept(config, dtype, parts, layouts, kept, block)
-    return BlockTile(
-        _make_locate(config), make_registers(sums, count), product, product_of_kept, position, keep,
-        store,
-    )  # fmt: skip
+    locate = _make_locate(*extents(config, layouts))
+    accumulator = make_registers(sums, count)
+    return BlockTile(locate, accumulator, product, product_of_kept, position, keep, store)
 
 
 def _make_sums(
@@ -184,13 +211,12 @@ def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return smem_of, thread_of
 
 
-def _make_locate(config: Any) -> Callable[..., Any]:
+def _make_locate(tile_m: int, tile_n: int) -> Callable[..., Any]:
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import cuda
 
-    tile_m, tile_n = config.tile_m, config.tile_n
-    locate, _ = make_tile_map(tile_m, tile_n, config.swizzle_rows, "")
+    locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "")
 
     @device
     def origin(m, n):
@@ -222,11 +248,12 @@ def _make_position(parts: _Parts, thread_of: Callable[..., Any]) -> Callable[...
     return position
 
 
-def _make_allows(dtype: str, along_row: bool, has_vectors: bool) -> Callable[..., Any]:
+def _make_allows(parts: _Parts, dtype: str, layouts: tuple[str, str], number: int) -> Any:
     """A device function: True if an operand of rows x cols allows the fast copies of its layout."""
     from dxgemm.handwritten.parts.intrinsics import global_address
 
-    item_bytes, is_whole = ITEM_BYTES[dtype], dtype in HALVES  # chunks of lines have no edges
+    item_bytes, is_whole, along_row = ITEM_BYTES[dtype], parts.needs_whole, layouts[number] == "row"
+    has_vectors = parts.reads_vectors[number]
 
     @device
     def allows(operand, rows, cols):
@@ -249,10 +276,7 @@ def _make_product(
 
     a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
     fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
-    a_allows, b_allows = (
-        _make_allows(dtype, layout == "row", has_vectors)
-        for layout, has_vectors in zip(layouts, parts.reads_vectors, strict=True)
-    )
+    a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
 
     @device
     def product(acc, a, b, row, col):
@@ -284,26 +308,28 @@ def _make_kept(
 
     smem_of, thread_of, position = block
     b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
-    b_allows = _make_allows(dtype, layouts[1] == "row", parts.reads_vectors[1])
-    fast, plain, put = parts.kept_fast, parts.kept_plain, parts.put
-    count, tile_m, start = len(parts.fragment.rows), config.tile_m, ring_bytes(config, dtype)
+    b_allows = _make_allows(parts, dtype, layouts, 1)
+    fast, plain, put, run = parts.kept_fast, parts.kept_plain, parts.put, parts.run
+    count, start = len(parts.fragment.rows), ring_bytes(config, dtype)
+    tile_m, _ = extents(config, layouts)
     scalar = float64 if dtype == "float64" else float32
 
     @device
     def keep(acc, col, cols):
         smem: int32 = smem_of() + start
         sums = take_registers(count, acc)
-        for i in static_range(0, count, 2):
+        for i in static_range(0, count, run):
             r, c = position(i)
             k: int32 = col + c
             # Columns behind the last are k of the next product, to which they must not add.
-            first, second = sums[i], sums[i + 1]
-            if k >= cols:
-                first = scalar(0)
-            if k + 1 >= cols:
-                second = scalar(0)
+            values = ()
+            for j in static_range(run):
+                value = sums[i + j]
+                if k + j >= cols:
+                    value = scalar(0)
+                values = values + (value,)
             if k < kept:
-                put(smem, r, k, first, second)
+                put(smem, r, k, values)
 
     @device
     def product_of_kept(acc, b, col):
@@ -354,10 +380,8 @@ def _make_thread_parts(
         return _make_sums(tile_k, load.fill, multiply)
 
     @device
-    def put(smem, r, k, first, second):
-        at: int32 = smem + k * a_row_bytes + r * item_bytes
-        store_shared(at, 0, (scalar(first),))
-        store_shared(at, a_row_bytes, (scalar(second),))
+    def put(smem, r, k, values):
+        store_shared(int32(smem + k * a_row_bytes + r * item_bytes), 0, values)
 
     store_tile = make_store_tile(fragment, (config.tile_m, config.tile_n), config.threads, dtype)
 
@@ -370,9 +394,9 @@ def _make_thread_parts(
     a_fast, b_fast = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors
     kept = thread_mainloop.KEPT
     return _Parts(
-        (a_vectors, b_vectors), sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
+        (a_vectors, b_vectors), False, sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
         sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
-        corner, fragment, put, store_sums,
+        corner, fragment, put, 1, store_sums,
     )  # fmt: skip
 
 
@@ -413,9 +437,9 @@ def _make_line_parts(
     place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place
 
     @device
-    def put(smem, r, k, first, second):
+    def put(smem, r, k, values):
         at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
-        store_shared(at, 0, (pack_pair(kind, first, second),))
+        store_shared(at, 0, (pack_pair(kind, values[0], values[1]),))
 
     begin_store, store_tile = store.make_store(config, out_dtype)
 
@@ -427,7 +451,67 @@ def _make_line_parts(
         store_tile(sums, smem, thread, tile, none, result, begin_store(result))
 
     return _Parts(
-        (True, True), sums_of(a_layout, b_layout), sums_of("each", "each"),
+        (True, True), True, sums_of(a_layout, b_layout), sums_of("each", "each"),
         sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at),
-        corner, fragment, put, store_sums,
+        corner, fragment, put, 2, store_sums,
+    )  # fmt: skip
+
+
+def _make_mma_parts(
+    config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept_at: int
+) -> _Parts:
+    """Products of float64 by `mma.sync`: see `mma_mainloop`."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import store_shared
+
+    a_is_left, scalar = is_left(layouts), np.dtype(dtype).type
+    warp_left, warp_right, tile_k = config.warp_left, config.warp_right, config.tile_k
+    warps_right, tile = config.tile_right // warp_right, extents(config, layouts)
+    tile_bytes = tile[0] * tile_k * ITEM_BYTES[dtype]
+    fragment = mma_fragment(warp_left // MMA_ROWS, warp_right // MMA_COLS)
+    fragment = fragment if a_is_left else fragment.transposed()
+
+    @device
+    def corner(thread):
+        warp, group, member = int32(thread // 32), int32(thread % 32 // 4), int32(thread % 4)
+        left: int32 = warp // warps_right * warp_left + group * 2
+        right: int32 = warp % warps_right * warp_right + member * 2
+        if a_is_left:
+            row, col = left, right
+        else:
+            row, col = right, left
+        return row, col
+
+    # Layouts in which an operand lies in memory as its tiles do.
+    fits = [layout == ("col" if a_is_left else "row") for layout in layouts]
+    fast, plain = (["across" if not fit else mode for fit in fits] for mode in ("vector", "along"))
+
+    def sums_of(modes: list[str], kept: int | None = None) -> Callable[..., Any]:
+        left, right = modes if a_is_left else modes[::-1]
+        sides = left, right
+        return _make_sums(tile_k, *make_load_and_multiply(config, dtype, a_is_left, sides, kept))
+
+    side, extent = ("left", config.tile_left) if a_is_left else ("right", config.tile_right)
+    warp_extent = warp_left if a_is_left else warp_right
+    place = make_operand_tile(
+        side, "along", extent, warp_extent, tile_k, config.threads, dtype
+    ).place  # fmt: skip
+
+    @device
+    def put(smem, r, k, values):
+        at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
+        store_shared(at, 0, values)
+
+    store_tile = make_store_tile(fragment, tile, config.threads, dtype)
+
+    @device
+    def store_sums(sums, smem, thread, out, row, col, m, n):
+        thread_row, thread_col = corner(thread)
+        result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
+        store_tile(sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result)
+
+    return _Parts(
+        (fits[0], fits[1]), True, sums_of(fast), sums_of(plain), sums_of(fast, kept_at),
+        sums_of(plain, kept_at), corner, fragment, put, 1, store_sums,
     )  # fmt: skip

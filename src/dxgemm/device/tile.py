@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -12,13 +12,13 @@ from dxgemm.device.launch import bind_kernel, check_grid
 from dxgemm.epilogues.reads import KeyedModule
 from dxgemm.errors import DtypeError, SettingError, ShapeError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.problem.arguments import check_name, check_size
 
-_THREAD_TILES = "dxgemm.handwritten.kernels.tuned"
 # Kernel files whose configs tiles have, by dtype; and dtypes of a stored result.
 KERNELS = {
-    "float32": _THREAD_TILES,
-    "float64": _THREAD_TILES,
+    "float32": "dxgemm.handwritten.kernels.tuned",
+    "float64": "dxgemm.handwritten.kernels.tensor_core",
     "float16": "dxgemm.handwritten.kernels.tensor_tile",
     "bfloat16": "dxgemm.handwritten.kernels.tensor_tile",
 }
@@ -52,17 +52,19 @@ class Tile(KeyedModule):
     def __init__(
         self, config: Any, dtype: str, out: str, layouts: tuple[str, str], kept: int
     ) -> None:
-        from dxgemm.handwritten.frames.block_tile import kept_bytes, ring_bytes
+        from dxgemm.handwritten.frames.block_tile import extents, kept_bytes, ring_bytes
 
         text = f"{dtype} {config}, a {layouts[0]}, b {layouts[1]}, out {out}, kept {kept}"
         super().__init__(f"dxgemm.device.tile({text})")
         self.key = text
         self._made = config, dtype, out, layouts, kept
         self.config, self.dtype, self.out, self.kept = config, dtype, out, kept
-        self.m, self.n, self.threads = config.tile_m, config.tile_n, config.threads
+        self.m, self.n = extents(config, layouts)
+        self.threads = config.threads
         self.per_thread = self.m * self.n // self.threads
         self.min_blocks = config.min_blocks(dtype) or 1
-        self.smem_bytes = ring_bytes(config, dtype) + kept_bytes(config, dtype, kept)
+        self.smem_bytes = ring_bytes(config, dtype)
+        self.smem_bytes += kept_bytes(config, dtype, layouts, kept)
 
     def __repr__(self) -> str:
         return f"<tile {self.key}>"
@@ -161,20 +163,23 @@ class Tile(KeyedModule):
         return bind_kernel(found, self, tiles, check_grid(grid), arguments, stream)
 
 
-def _configs(dtype: str) -> dict[tuple[int, int], Any]:
+def _configs(dtype: str, layouts: tuple[str, str]) -> dict[tuple[int, int], Any]:
     """Configs of tiles of a dtype, by rows and columns."""
+    from dxgemm.handwritten.frames.block_tile import extents
+
     declared = import_module(KERNELS[dtype]).KERNEL
-    configs: Iterator[Any] = iter(declared.configs)
-    if simulator_enabled():
-        configs = iter((*declared.simulator_configs, *declared.configs))
+    configs = declared.configs
+    if simulator_enabled():  # whose blocks have little shared memory
+        configs = (*declared.simulator_configs, *declared.configs)
+        configs = tuple(sorted(configs, key=lambda config: config.smem_bytes(dtype)))
     found: dict[tuple[int, int], Any] = {}
     for config in configs:
         plain = replace(config, split_k=1) if config.cluster > 1 else config
-        extents = plain.tile_m, plain.tile_n
+        size = extents(plain, layouts)
         elements = plain.tile_m * plain.tile_n // plain.threads
         # Elements of a thread are found by the bits of their index.
         if not elements & (elements - 1) and plain.takes(dtype):
-            found.setdefault(extents, plain)
+            found.setdefault(size, plain)
     return found
 
 
@@ -214,9 +219,10 @@ def tile(
             rows.
 
     Args:
-        dtype: "float32" and "float64" by multiply-adds, "float16" and "bfloat16" by `mma.sync` on
-            tensor cores, with sums of float32.
-        m, n: rows and columns of the tile: those of a config of `tuned` or `tensor_tile`.
+        dtype: "float32" by multiply-adds; "float64", "float16" and "bfloat16" by `mma.sync` on
+            tensor cores, the latter two with sums of float32.
+        m, n: rows and columns of the tile: those of a config of `tuned`, `tensor_core` or
+            `tensor_tile`.
         a, b: layout of each operand for which copies are fast: "row" if the elements of a row are
             neighbours in memory, "col" if those of a column are. Others are right, but slower.
         out: dtype of what `store` writes; None for dtype. "float32" may follow "float16" and
@@ -236,25 +242,25 @@ def tile(
             f"gemm: out is {shown(out)}; a tile of {dtype} is stored as "
             f"{' or '.join(RESULTS[dtype])}."
         )
-    layouts = tuple(
-        check_name(name, layout, LAYOUTS, SettingError) for name, layout in (("a", a), ("b", b))
-    )
+    layouts = (
+        check_name("a", a, LAYOUTS, SettingError), check_name("b", b, LAYOUTS, SettingError)
+    )  # fmt: skip
     if simulator_enabled() and not _is_simulated(dtype):
         raise DtypeError(
             f"gemm: numba's simulator lacks the instruction for tiles of {dtype}; use float32 or "
             "float64 there."
         )
-    configs = _configs(dtype)
+    configs = _configs(dtype, layouts)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
         raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
-    return Tile(configs[m, n], dtype, out or dtype, (layouts[0], layouts[1]), room)
+    return Tile(configs[m, n], dtype, out or dtype, layouts, room)
 
 
 def _is_simulated(dtype: str) -> bool:
     """True if the simulator has the instructions of a dtype's tiles."""
-    if KERNELS[dtype] == _THREAD_TILES:
+    if dtype not in HALVES:
         return True
     try:
         import_module("dxgemm.handwritten.parts.line_intrinsics")
