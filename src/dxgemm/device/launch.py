@@ -27,8 +27,8 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.runtime.arrays import HOST, host_view
-from dxgemm.runtime.device import current_device, device_facts, driver_api, refuse_foreign_context
-from dxgemm.runtime.exports import in_order, indexable, launch_stream
+from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
+from dxgemm.runtime.exports import in_order, indexable
 from dxgemm.runtime.streams import stream_handle
 
 MODULE = "dxgemm.handwritten.frames.block_tile"
@@ -97,13 +97,24 @@ def bind_kernel(
     )  # fmt: skip
     refuse_foreign_context()
     compiled = obtain_kernel(spec, facts.arch)
-    packed = _packed(read)
-    ordered = [(operand.library, operand.array) for operand in operands]
+    queue = _queue(compiled, grid, _packed(read), ordinal)
+    # Arrays of one library are ordered by its current stream, on which the kernel then runs.
+    first = operands[0]
+    ordered = [
+        (operand.library, operand.array)
+        for operand in operands
+        if handle is not None or operand.library.always_ordered
+        or operand.library is not first.library
+    ]  # fmt: skip
 
     def call() -> None:
-        queue = launch_stream(handle, *arrays)
-        with in_order(ordered, ordinal, queue):
-            _queue(compiled, grid, packed, ordinal, queue)
+        own = operands[0]  # here, which keeps all of them alive
+        target = own.library.current_stream(own.array) if handle is None else handle
+        if not ordered:
+            queue(target)
+            return
+        with in_order(ordered, ordinal, target):
+            queue(target)
 
     return call
 
@@ -194,23 +205,35 @@ def _packed(values: list[Any]) -> bytes:
 
 
 def _queue(
-    compiled: CompiledKernel, grid: tuple[int, int, int], packed: bytes, ordinal: int, stream: int
-) -> None:
-    from dxgemm.runtime.launch import function_of, launch_config
+    compiled: CompiledKernel, grid: tuple[int, int, int], packed: bytes, ordinal: int
+) -> Callable[[int], None]:
+    """Load a kernel; return a function that queues it with its arguments on a stream."""
+    from dxgemm.runtime.launch import function_of, launch_config, submit_on
 
-    function = function_of(compiled, ordinal)
-    config, fields = launch_config(compiled)
-    fields.grid_x, fields.grid_y, fields.grid_z = grid
-    fields.stream = stream
+    function, submit = function_of(compiled, ordinal), submit_on(ordinal)
     buffer, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
     extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
-    with current_device(ordinal):
-        (error,) = driver_api().cuLaunchKernelEx(config, function, 0, ctypes.addressof(extra))
-    if error:
-        raise LaunchError(
-            f"gemm: the driver refused to launch {compiled.record.implementation} ({grid} blocks "
-            f"of {compiled.record.threads} threads): {error.name}."
-        )
+    configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
+    kept = buffer, size, extra  # the driver reads them at each launch
+
+    def queue(stream: int) -> None:
+        config = configs.get(stream)
+        if config is None:
+            config, fields = launch_config(compiled)
+            fields.grid_x, fields.grid_y, fields.grid_z = grid
+            fields.stream = stream
+            configs[stream] = config
+        (error,) = submit(config, function, 0, ctypes.addressof(kept[-1]))
+        if error:  # this thread may have no current context yet
+            with current_device(ordinal):
+                (error,) = submit(config, function, 0, ctypes.addressof(kept[-1]))
+        if error:
+            raise LaunchError(
+                f"gemm: the driver refused to launch {compiled.record.implementation} ({grid} "
+                f"blocks of {compiled.record.threads} threads): {error.name}."
+            )
+
+    return queue
 
 
 def _simulate(

@@ -240,7 +240,7 @@ class KernelLaunch:
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._idle.append(arguments)
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        self._submit = _submit_on(ordinal)
+        self._submit = submit_on(ordinal)
 
     def __call__(self, call: Call, stream: int) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
@@ -336,7 +336,7 @@ class KernelLaunch:
             )
 
 
-def _submit_on(ordinal: int) -> Callable[..., Any]:
+def submit_on(ordinal: int) -> Callable[..., Any]:
     """The driver's launch, for kernels of one GPU.
 
     With one GPU there may only be no current context at all, which the launch reports. With several
