@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,6 @@ from dxgemm.call.operand import Operand, inspected
 from dxgemm.compiler import CompiledKernel, FunctionSpec, compute_capability, obtain_kernel
 from dxgemm.device.kernel import UserKernel
 from dxgemm.errors import (
-    ArrayTypeError,
     DeviceMismatchError,
     DtypeError,
     LaunchError,
@@ -27,8 +27,10 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.runtime.arrays import HOST, host_view
+from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
 from dxgemm.runtime.exports import in_order, indexable
+from dxgemm.runtime.host import DeviceCopy, device_copy_layout
 from dxgemm.runtime.streams import stream_handle
 
 MODULE = "dxgemm.handwritten.frames.block_tile"
@@ -83,7 +85,7 @@ def bind_kernel(
     ]
     operands = [value for value in read if isinstance(value, Operand)]
     ordinal = _check_operands(kernel, operands)
-    facts = device_facts(max(ordinal, 0))
+    facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
     if 0 in grid:
@@ -97,19 +99,24 @@ def bind_kernel(
     )  # fmt: skip
     refuse_foreign_context()
     compiled = obtain_kernel(spec, facts.arch)
-    queue = _queue(compiled, grid, _packed(read), ordinal)
+    on_device = [operand for operand in operands if operand.layout.device != HOST]
+    first = on_device[0] if on_device else None
     # Arrays of one library are ordered by its current stream, on which the kernel then runs.
-    first = operands[0]
     ordered = [
         (operand.library, operand.array)
-        for operand in operands
+        for operand in on_device
         if handle is not None or operand.library.always_ordered
-        or operand.library is not first.library
+        or operand.library is not on_device[0].library
     ]  # fmt: skip
+    if len(on_device) < len(operands):
+        queue = _queue_with_copies(compiled, grid, read, ordinal)
+    else:
+        queue = _queue(compiled, grid, _packed(read), ordinal)
 
     def call() -> None:
-        own = operands[0]  # here, which keeps all of them alive
-        target = own.library.current_stream(own.array) if handle is None else handle
+        target = handle or 0
+        if handle is None and first is not None:
+            target = first.library.current_stream(first.array)
         if not ordered:
             queue(target)
             return
@@ -139,18 +146,11 @@ def _number(name: str, value: Any) -> np.generic:
 
 
 def _check_operands(kernel: UserKernel, operands: list[Operand]) -> int:
-    """Check arrays; return their device."""
-    devices = {operand.layout.device for operand in operands}
+    """Check arrays; return the ordinal of their GPU, or of the first one."""
+    devices = {operand.layout.device for operand in operands} - {HOST}
     if len(devices) > 1:
         raise DeviceMismatchError(
-            f"gemm: the arrays of {kernel.name} are on devices {sorted(devices)} (-1 is host "
-            "memory); put them on one."
-        )
-    if not devices and not simulator_enabled():
-        raise ArrayTypeError(f"gemm: {kernel.name} has no array among its arguments; pass one.")
-    if HOST in devices and not simulator_enabled():
-        raise ArrayTypeError(
-            f"gemm: the arrays of {kernel.name} are in host memory; copy them to the GPU."
+            f"gemm: the arrays of {kernel.name} are on GPUs {sorted(devices)}; put them on one."
         )
     for operand in operands:
         if operand.layout.dtype not in _ELEMENTS:
@@ -232,6 +232,37 @@ def _queue(
                 f"gemm: the driver refused to launch {compiled.record.implementation} ({grid} "
                 f"blocks of {compiled.record.threads} threads): {error.name}."
             )
+
+    return queue
+
+
+def _queue_with_copies(
+    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], ordinal: int
+) -> Callable[[int], None]:
+    """The same with arrays in host memory, which are copied to the GPU and, unless they are
+    read-only, back: the function returns when they are there."""
+
+    def queue(stream: int) -> None:
+        if is_captured(stream):
+            raise LaunchError(
+                "gemm: the stream is under capture, but arrays in host memory cannot be copied; "
+                "pass arrays on the GPU."
+            )
+        copies, values = [], list(read)
+        with ExitStack() as stack:
+            for place, operand in enumerate(read):
+                if not isinstance(operand, Operand) or operand.layout.device != HOST:
+                    continue
+                host = host_view(indexable(operand.array))
+                copy = stack.enter_context(DeviceCopy(host, ordinal, stream))
+                copy.upload()
+                layout = device_copy_layout(operand.layout, ordinal)
+                values[place] = operand._replace(pointer=copy.pointer, layout=layout)
+                if not operand.layout.read_only:
+                    copies.append(copy)
+            _queue(compiled, grid, _packed(values), ordinal)(stream)
+            for copy in copies:
+                copy.download()
 
     return queue
 

@@ -115,13 +115,12 @@ class Tile(KeyedModule):
             grid: blocks, or a tuple of up to three numbers of them.
             *arguments: arrays of CuPy, torch, JAX, numba or any library with
                 `__cuda_array_interface__` or DLPack, on one GPU, and numbers: an int is an int64,
-                a float a float64, NumPy's scalars have their own dtypes. On the simulator they are
-                NumPy arrays.
+                a float a float64, NumPy's scalars have their own dtypes. Arrays in host memory are
+                copied to the GPU and back, and the call waits for that.
             stream: a stream of any library; None for the current one of the first array's.
 
         Raises:
-            ArrayTypeError: an argument is neither an array nor a number, or an array is in host
-                memory.
+            ArrayTypeError: an argument is neither an array nor a number.
             BuildError: the kernel does not compile.
             DeviceMismatchError: the arrays are on different GPUs.
             DtypeError: an array that the kernel passes to a tile has another dtype than the tile,
