@@ -1,9 +1,9 @@
 """GPU time of tiles in a user's kernel: a product against `gemm`, a chain against two calls.
 
-A kernel that does nothing but store its tiles runs beside `gemm` with the tile's config, whose time
-over its own is `vs_gemm`. The chain is gelu(x @ w1) @ w2 in one kernel (examples/fused_mlp.py);
-`vs_two_calls` is the time of two calls of `gemm`, the first with gelu as its epilogue, over the
-chain's.
+A kernel that does nothing but store its tiles runs beside `gemm` with the tile's config, or for
+tiles by wgmma with that which it chooses; its time over the tile's is `vs_gemm`. The chain is
+gelu(x @ w1) @ w2 in one kernel (examples/fused_mlp.py); `vs_two_calls` is the time of two calls of
+`gemm`, the first with gelu as its epilogue, over the chain's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 EXAMPLE = import_module("fused_mlp")  # of a folder that rivals.py adds to the path
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 TILE, GEMM = "tile", "gemm"
-CHAINS = ("chain 64x128", "chain 64x64")
+CHAINS = ("chain 64x128", "chain 64x128 wgmma", "chain 128x128 wgmma")
 KEPT = 256  # columns of the middle that a chain has room for
 CALLS = "two calls"
 TOLERANCE = {2: 1e-2, 4: 1e-5}  # of a result's norm, by the bytes of an element
@@ -38,9 +38,11 @@ class TileCase(Case):
 
     tile_m: int = 8
     tile_n: int = 32
+    instruction: str | None = None
 
     def __str__(self) -> str:
-        return f"{super().__str__()}-{self.tile_m}x{self.tile_n}"
+        name = f"-{self.instruction}" if self.instruction else ""
+        return f"{super().__str__()}-{self.tile_m}x{self.tile_n}{name}"
 
 
 @cache
@@ -48,7 +50,8 @@ def make_product(case: TileCase) -> Any:
     """The tile of a case, and a kernel that stores it."""
     a, b, _ = case.arrangement.split("_")
     tile = dxgemm.device.tile(
-        case.dtype, case.tile_m, case.tile_n, a=a, b=b, out=case.out_dtype
+        case.dtype, case.tile_m, case.tile_n, a=a, b=b, out=case.out_dtype,
+        instruction=case.instruction,
     )  # fmt: skip
 
     @cuda.jit
@@ -73,7 +76,9 @@ def tile_call(case: TileCase, x: Operands) -> Call:
 
 
 def gemm_call(case: TileCase, x: Operands) -> dxgemm.Plan:
-    """`gemm` by the config of the tile."""
+    """`gemm` by the config of the tile; by its own choice if no kernel has that."""
+    if case.instruction:
+        return own()(case, x)
     tile, _ = make_product(replace(case, m=0, n=0, k=0))
     name = KERNELS[case.dtype].rpartition(".")[2]
     return own((name, tile.config))(case, x)
@@ -90,12 +95,13 @@ def tile_rows() -> list[Row]:
     kinds: list[tuple[Any, ...]] = [
         ("float32", "row_row_row", 128, 128), ("float32", "row_col_row", 128, 64),
         ("float64", "row_row_row", 64, 128), ("float16", "row_row_row", 128, 128),
-        ("bfloat16", "row_col_row", 64, 128),
+        ("bfloat16", "row_col_row", 64, 128), ("bfloat16", "row_row_row", 128, 128, "wgmma"),
     ]  # fmt: skip
     rows = []
-    for dtype, arrangement, *extents in kinds:
+    for dtype, arrangement, *tile in kinds:
         for size in ((4096, 4096, 4096), (1000, 1003, 517)):
-            case = TileCase(dtype, *size, arrangement, tile_m=extents[0], tile_n=extents[1])
+            names = ("tile_m", "tile_n", "instruction")
+            case = TileCase(dtype, *size, arrangement, **dict(zip(names, tile, strict=False)))
             rows.append(Row(case, {TILE: tile_call, GEMM: gemm_call}, [TILE]))
     return rows
 
@@ -146,10 +152,12 @@ class ChainCase:
 
 
 def chain_call(name: str) -> Any:
-    extents = tuple(map(int, name.partition(" ")[2].split("x")))
+    _, extents, *instruction = name.split(" ")
+    m, n = map(int, extents.split("x"))
+    options = {"instruction": instruction[0]} if instruction else {}
 
     def make(case: ChainCase, x: Operands) -> Call:
-        tile, mlp = EXAMPLE.make_mlp(case.dtype, *extents, KEPT if not SMOKE else case.k1)
+        tile, mlp = EXAMPLE.make_mlp(case.dtype, m, n, case.k1 if SMOKE else KEPT, **options)
         call: Call = tile.plan(mlp, -(-case.m // tile.m), x.x, x.w1, x.w2, x.out)
         return call
 

@@ -15,6 +15,7 @@ import dxgemm
 from dxgemm import errors
 from dxgemm.device.kernel import kernel_of
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.device import device_facts
 
 ON_GPU = not simulator_enabled()
 if ON_GPU:
@@ -190,12 +191,13 @@ def test_an_ordinary_launch_of_numba():
 
 
 @pytest.mark.parametrize(
-    "dtype, layouts, is_aligned",
-    [("bfloat16", ("row", "row"), True), ("float16", ("col", "col"), True),
-     ("float16", ("row", "col"), False)],
+    "dtype, layouts, is_aligned, instruction",
+    [("bfloat16", ("row", "row"), True, None), ("float16", ("col", "col"), True, None),
+     ("float16", ("row", "col"), False, None), ("bfloat16", ("row", "row"), True, "wgmma"),
+     ("float16", ("col", "col"), True, "wgmma"), ("float16", ("row", "col"), False, "wgmma")],
     ids=str,
 )  # fmt: skip
-def test_half_precision(dtype, layouts, is_aligned):
+def test_half_precision(dtype, layouts, is_aligned, instruction):
     """Tensor cores: a product, and one of the tile that is kept, with an epilogue by hand."""
     if ON_GPU and dtype == "bfloat16":
         pytest.skip("CuPy has no bfloat16; the benchmarks check torch's")
@@ -237,7 +239,10 @@ def test_half_precision(dtype, layouts, is_aligned):
         np.testing.assert_array_equal(on_host(last), expected)
 
     options = {"a": layouts[0], "b": layouts[1], "out": "float32", "kept": 64}
+    options["instruction"] = instruction
     if ON_GPU:
+        if instruction and device_facts(0).arch != "sm_90a":
+            pytest.skip("wgmma is Hopper's")
         own = dxgemm.device.tile(dtype, 64, 64, **options)
         run()
         return
@@ -257,6 +262,8 @@ def test_tiles_that_there_are_not():
         tile("float32", 100, 100)
     with pytest.raises(errors.DtypeError, match="out is 'float16'; a tile of float32"):
         tile("float32", out="float16")
+    with pytest.raises(errors.DtypeError, match="instruction is 'wgmma'; pass 'wgmma' for"):
+        tile("float32", instruction="wgmma")
     with pytest.raises(errors.SettingError, match="b is 'k'; pass 'row' or 'col'"):
         tile("float32", b="k")
     with pytest.raises(errors.ShapeError, match="kept is -1"):

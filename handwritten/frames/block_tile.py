@@ -9,20 +9,26 @@ follow one another behind the ring, which then has stages of b alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
-from dxgemm.handwritten.parts import line_mainloop, ring, store, thread_mainloop
+from dxgemm.handwritten.parts import line_mainloop, line_wgmma, ring, store, thread_mainloop
 from dxgemm.handwritten.parts.array_operand import (
     make_operand,
     make_registers,
     put_registers,
     take_registers,
 )
-from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
+from dxgemm.handwritten.parts.configs import (
+    LANES_M,
+    LANES_N,
+    SMEM_BYTES_PER_BLOCK,
+    LineConfig,
+)
 from dxgemm.handwritten.parts.fragment import (
     Fragment,
     make_lane_corner,
@@ -31,6 +37,7 @@ from dxgemm.handwritten.parts.fragment import (
     thread_fragment,
 )
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
+from dxgemm.handwritten.parts.line_wgmma import LEAST_STAGES
 from dxgemm.handwritten.parts.mma_mainloop import make_load_and_multiply
 from dxgemm.handwritten.parts.mma_operands import MMA_COLS, MMA_ROWS, make_operand_tile
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
@@ -40,7 +47,45 @@ from dxgemm.handwritten.parts.tile_order import make_tile_map
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 from dxgemm.handwritten.parts.tiles import smem_alignment
 from dxgemm.handwritten.parts.unroll import device, static_range
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 
+
+@dataclass(frozen=True)
+class WarpgroupConfig(LineConfig):
+    """Block tile tile_m x tile_n by `wgmma`: 64 rows per warpgroup, 16 per warp."""
+
+    tile_m: int
+    tile_n: int
+    stages: int
+
+    warp_m = 16
+
+    @property
+    def warp_n(self) -> int:  # type: ignore[override]
+        return self.tile_n
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.tile_m % WARPGROUP_ROWS or self.stages < LEAST_STAGES:
+            yield f"tiles have multiples of {WARPGROUP_ROWS} rows, rings {LEAST_STAGES} stages"
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_n * 2
+
+    def min_blocks(self, dtype: str) -> int:
+        """Minimum resident blocks per SM: as many as the stages and 128 registers allow."""
+        return max(1, min(2 * 256 // self.threads, SMEM_BYTES_PER_BLOCK // self.smem_bytes(dtype)))
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} wgmma stages {self.stages}"
+
+
+WARPGROUP_CONFIGS = (
+    WarpgroupConfig(128, 128, stages=3),
+    WarpgroupConfig(64, 128, stages=3),
+    WarpgroupConfig(128, 256, stages=4),
+    WarpgroupConfig(64, 64, stages=4),
+)
 SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share what is in L2
 
 
@@ -403,7 +448,7 @@ def _make_thread_parts(
 def _make_line_parts(
     config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept_at: int
 ) -> _Parts:
-    """Products of half precision by `mma.sync`: see `line_mainloop`."""
+    """Products of half precision by `mma.sync` or `wgmma`: see `line_mainloop`, `line_wgmma`."""
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.addend import KINDS
@@ -431,7 +476,11 @@ def _make_line_parts(
         lines = line_mainloop.make_line_tiles(config, dtype, a_layout, b_layout)
         copied = lines if kept is None else (None, lines[1])
         load = ring.make_load(config, tile_k, ITEM_BYTES[dtype], copied)
-        multiply = line_mainloop.make_multiply(config, dtype, lines, load, kept_a=kept)
+        if isinstance(config, WarpgroupConfig):
+            layouts = a_layout, b_layout
+            multiply = line_wgmma.make_multiply(config, dtype, layouts, load, kept)
+        else:
+            multiply = line_mainloop.make_multiply(config, dtype, lines, load, kept_a=kept)
         return _make_sums(tile_k, load.fill, multiply)
 
     place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place

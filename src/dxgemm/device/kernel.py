@@ -62,9 +62,9 @@ class UserKernel:
                 return made.setdefault(id(value), value.anew())
             return value
 
-        return compiled_function(
-            self.recorded, lambda number: number, cuda.jit(device=True), other=other
-        )
+        # Inlined, for one call in a kernel makes ptxas wait for each wgmma by itself.
+        inlined = cuda.jit(device=True, forceinline=True)
+        return compiled_function(self.recorded, lambda number: number, inlined, other=other)
 
 
 _KEPT = "_dxgemm_kernel"  # attribute of a function: what was made of it

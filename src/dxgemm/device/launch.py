@@ -34,6 +34,7 @@ from dxgemm.runtime.host import DeviceCopy, device_copy_layout
 from dxgemm.runtime.streams import stream_handle
 
 MODULE = "dxgemm.handwritten.frames.block_tile"
+HOPPER = "sm_90a"  # has wgmma
 LEAST_CAPABILITY = 80  # whose cp.async all tiles use
 MOST_GRID = (MOST_BLOCKS, 65535, 65535)
 # Formats of numbers, by dtype, and dtypes of arrays.
@@ -88,6 +89,11 @@ def bind_kernel(
     facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
+    if any(each.needs_hopper for each in tiles) and facts.arch != HOPPER:
+        raise UnsupportedProblemError(
+            f"gemm: {kernel.name} has a tile by wgmma, which {facts.name} ({facts.arch}) lacks; "
+            "make it without instruction=."
+        )
     if 0 in grid:
         return lambda: None
     if simulator_enabled():

@@ -46,13 +46,19 @@ class Tile(KeyedModule):
         per_thread: elements of the tile per thread.
         kept: columns that `keep` has room for.
         smem_bytes: shared memory per block, in bytes.
+        needs_hopper: True if it multiplies by `wgmma`.
         config: the config, as `dxgemm.gemm(implementation=("tuned", config))` takes it.
     """
 
     def __init__(
         self, config: Any, dtype: str, out: str, layouts: tuple[str, str], kept: int
     ) -> None:
-        from dxgemm.handwritten.frames.block_tile import extents, kept_bytes, ring_bytes
+        from dxgemm.handwritten.frames.block_tile import (
+            WarpgroupConfig,
+            extents,
+            kept_bytes,
+            ring_bytes,
+        )
 
         text = f"{dtype} {config}, a {layouts[0]}, b {layouts[1]}, out {out}, kept {kept}"
         super().__init__(f"dxgemm.device.tile({text})")
@@ -61,6 +67,7 @@ class Tile(KeyedModule):
         self.config, self.dtype, self.out, self.kept = config, dtype, out, kept
         self.m, self.n = extents(config, layouts)
         self.threads = config.threads
+        self.needs_hopper = isinstance(config, WarpgroupConfig)
         self.per_thread = self.m * self.n // self.threads
         self.min_blocks = config.min_blocks(dtype) or 1
         self.smem_bytes = ring_bytes(config, dtype)
@@ -162,13 +169,13 @@ class Tile(KeyedModule):
         return bind_kernel(found, self, tiles, check_grid(grid), arguments, stream)
 
 
-def _configs(dtype: str, layouts: tuple[str, str]) -> dict[tuple[int, int], Any]:
+def _configs(dtype: str, layouts: tuple[str, str], by_wgmma: bool) -> dict[tuple[int, int], Any]:
     """Configs of tiles of a dtype, by rows and columns."""
-    from dxgemm.handwritten.frames.block_tile import extents
+    from dxgemm.handwritten.frames.block_tile import WARPGROUP_CONFIGS, extents
 
     declared = import_module(KERNELS[dtype]).KERNEL
-    configs = declared.configs
-    if simulator_enabled():  # whose blocks have little shared memory
+    configs = WARPGROUP_CONFIGS if by_wgmma else declared.configs
+    if simulator_enabled() and not by_wgmma:  # whose blocks have little shared memory
         configs = (*declared.simulator_configs, *declared.configs)
         configs = tuple(sorted(configs, key=lambda config: config.smem_bytes(dtype)))
     found: dict[tuple[int, int], Any] = {}
@@ -186,6 +193,7 @@ def _configs(dtype: str, layouts: tuple[str, str]) -> dict[tuple[int, int], Any]
 def tile(
     dtype: str, m: int = 128, n: int = 128, *,
     a: str = "row", b: str = "row", out: str | None = None, kept: int = 0,
+    instruction: str | None = None,
 ) -> Tile:  # fmt: skip
     """Make a block's tile of a @ b for kernels of your own.
 
@@ -227,10 +235,12 @@ def tile(
         out: dtype of what `store` writes; None for dtype. "float32" may follow "float16" and
             "bfloat16".
         kept: columns that `keep` has room for, which takes shared memory.
+        instruction: "wgmma" for Hopper's own in half precision; None for that which GPUs since
+            Ampere have.
 
     Raises:
         DtypeError: no tile has this dtype, or `store` cannot write `out`; or numba's simulator
-            lacks the instruction.
+            lacks the instruction, or there is no such instruction for it.
         SettingError: a layout is unknown.
         ShapeError: there is no such tile, or kept is no size.
     """
@@ -244,12 +254,18 @@ def tile(
     layouts = (
         check_name("a", a, LAYOUTS, SettingError), check_name("b", b, LAYOUTS, SettingError)
     )  # fmt: skip
+    by_wgmma = instruction == "wgmma"
+    if instruction is not None and not (by_wgmma and dtype in HALVES):
+        raise DtypeError(
+            f"gemm: instruction is {shown(instruction)}; pass 'wgmma' for float16 or bfloat16, or "
+            "leave it out."
+        )
     if simulator_enabled() and not _is_simulated(dtype):
         raise DtypeError(
             f"gemm: numba's simulator lacks the instruction for tiles of {dtype}; use float32 or "
             "float64 there."
         )
-    configs = _configs(dtype, layouts)
+    configs = _configs(dtype, layouts, by_wgmma)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
         raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
