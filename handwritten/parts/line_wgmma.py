@@ -10,9 +10,11 @@ Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "fence.prox
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK, LineConfig
 from dxgemm.handwritten.parts.ring import Load
 from dxgemm.handwritten.parts.unroll import device, static_range
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS
@@ -27,13 +29,54 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 LEAST_STAGES = 3  # one is read, one may still be, one is copied
 
 
+@dataclass(frozen=True)
+class WarpgroupConfig(LineConfig):
+    """Block tile tile_m x tile_n by `wgmma`: 64 rows per warpgroup, 16 per warp."""
+
+    tile_m: int
+    tile_n: int
+    stages: int
+
+    warp_m = 16
+
+    @property
+    def warp_n(self) -> int:  # type: ignore[override]
+        return self.tile_n
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.tile_m % WARPGROUP_ROWS or self.stages < LEAST_STAGES:
+            yield f"tiles have multiples of {WARPGROUP_ROWS} rows, rings {LEAST_STAGES} stages"
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_n * 2
+
+    def min_blocks(self, dtype: str) -> int:
+        """Minimum resident blocks per SM: as many as the stages and 128 registers allow."""
+        return max(1, min(2 * 256 // self.threads, SMEM_BYTES_PER_BLOCK // self.smem_bytes(dtype)))
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} wgmma stages {self.stages}"
+
+
+WARPGROUP_CONFIGS = (
+    WarpgroupConfig(128, 128, stages=3),
+    WarpgroupConfig(64, 128, stages=3),
+    WarpgroupConfig(128, 256, stages=4),
+    WarpgroupConfig(64, 64, stages=4),
+)
+
+
 def make_multiply(
-    config: Any, dtype: str, layouts: tuple[str, str], load: Load, kept_a: int | None = None
+    config: WarpgroupConfig,
+    dtype: str,
+    layouts: tuple[str, str],
+    load: Load,
+    kept_a: int | None = None,
 ) -> Callable[..., Any]:
     """The device function of the frame `ring`.
 
     Args:
-        config: a `LineConfig` whose warps have 16 rows, and all columns.
         layouts: of a and b in `line_tiles`.
         kept_a: see `line_mainloop.make_multiply`.
     """

@@ -53,12 +53,9 @@ class Tile(KeyedModule):
     def __init__(
         self, config: Any, dtype: str, out: str, layouts: tuple[str, str], kept: int
     ) -> None:
-        from dxgemm.handwritten.frames.block_tile import (
-            WarpgroupConfig,
-            extents,
-            kept_bytes,
-            ring_bytes,
-        )
+        from dxgemm.handwritten.frames.block_tile import extents, kept_bytes, ring_bytes
+        from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK
+        from dxgemm.handwritten.parts.line_wgmma import WarpgroupConfig
 
         text = f"{dtype} {config}, a {layouts[0]}, b {layouts[1]}, out {out}, kept {kept}"
         super().__init__(f"dxgemm.device.tile({text})")
@@ -69,9 +66,10 @@ class Tile(KeyedModule):
         self.threads = config.threads
         self.needs_hopper = isinstance(config, WarpgroupConfig)
         self.per_thread = self.m * self.n // self.threads
-        self.min_blocks = config.min_blocks(dtype) or 1
         self.smem_bytes = ring_bytes(config, dtype)
         self.smem_bytes += kept_bytes(config, dtype, layouts, kept)
+        blocks = config.min_blocks(dtype), SMEM_BYTES_PER_BLOCK // self.smem_bytes
+        self.min_blocks = max(1, min(blocks))
 
     def __repr__(self) -> str:
         return f"<tile {self.key}>"
@@ -171,7 +169,8 @@ class Tile(KeyedModule):
 
 def _configs(dtype: str, layouts: tuple[str, str], by_wgmma: bool) -> dict[tuple[int, int], Any]:
     """Configs of tiles of a dtype, by rows and columns."""
-    from dxgemm.handwritten.frames.block_tile import WARPGROUP_CONFIGS, extents
+    from dxgemm.handwritten.frames.block_tile import extents
+    from dxgemm.handwritten.parts.line_wgmma import WARPGROUP_CONFIGS
 
     declared = import_module(KERNELS[dtype]).KERNEL
     configs = WARPGROUP_CONFIGS if by_wgmma else declared.configs
