@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
-from dxgemm.handwritten.parts import line_mainloop
 from dxgemm.handwritten.parts.array_operand import (
     make_operand,
     make_registers,
@@ -28,7 +27,6 @@ from dxgemm.handwritten.parts.block_parts import (
     make_mma_parts,
     make_thread_parts,
 )
-from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.tile_order import make_tile_map
@@ -74,15 +72,12 @@ def ring_bytes(config: Any, dtype: str) -> int:
 
 
 def kept_bytes(config: Any, dtype: str, layouts: tuple[str, str], kept: int) -> int:
-    """Shared memory of so many kept columns, in bytes."""
+    """Shared memory of so many kept columns, in whole stages, in bytes."""
     tile_m, _ = extents(config, layouts)
-    if dtype in HALVES:
-        depth, stage_bytes = line_mainloop.stage_k(dtype), tile_m * LINE_BYTES
-    elif is_mma(config):
-        depth, stage_bytes = config.tile_k, tile_m * config.tile_k * ITEM_BYTES[dtype]
-    else:
-        depth, stage_bytes = config.tile_k, config.tile_k * config.a_row_bytes(dtype)
-    return -(-kept // depth) * stage_bytes
+    stage_bytes = tile_m * config.tile_k * ITEM_BYTES[dtype]
+    if not (dtype in HALVES or is_mma(config)):
+        stage_bytes = config.tile_k * config.a_row_bytes(dtype)
+    return -(-kept // config.tile_k) * stage_bytes
 
 
 def make_block_tile(
@@ -241,6 +236,7 @@ def _make_kept(
     count, start = len(parts.fragment.rows), ring_bytes(config, dtype)
     tile_m, _ = extents(config, layouts)
     scalar = float64 if dtype == "float64" else float32
+    room = -(-kept // config.tile_k) * config.tile_k
 
     @device
     def keep(acc, col, cols):
@@ -256,7 +252,7 @@ def _make_kept(
                 if k + j >= cols:
                     value = scalar(0)
                 values = values + (value,)
-            if k < kept:
+            if k < room:
                 put(smem, r, k, values)
 
     @device

@@ -182,8 +182,10 @@ def _configs(dtype: str, layouts: tuple[str, str], by_wgmma: bool) -> dict[tuple
         plain = replace(config, split_k=1) if config.cluster > 1 else config
         size = extents(plain, layouts)
         elements = plain.tile_m * plain.tile_n // plain.threads
-        # Elements of a thread are found by the bits of their index.
-        if not elements & (elements - 1) and plain.takes(dtype):
+        # Elements of a thread are found by the bits of their index, and a tile that is kept has
+        # all k of a stage.
+        is_regular = elements & (elements - 1) == 0 and size[1] >= plain.tile_k
+        if is_regular and plain.takes(dtype):
             found.setdefault(size, plain)
     return found
 
