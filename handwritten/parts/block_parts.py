@@ -7,7 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.parts import line_mainloop, line_wgmma, ring, store, thread_mainloop
+from dxgemm.handwritten.parts import (
+    line_mainloop,
+    line_wgmma,
+    mma_mainloop,
+    ring,
+    store,
+    thread_mainloop,
+)
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
 from dxgemm.handwritten.parts.fragment import (
     Fragment,
@@ -17,7 +24,6 @@ from dxgemm.handwritten.parts.fragment import (
     thread_fragment,
 )
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
-from dxgemm.handwritten.parts.mma_mainloop import make_load_and_multiply
 from dxgemm.handwritten.parts.mma_operands import MMA_COLS, MMA_ROWS, make_operand_tile
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
@@ -238,7 +244,10 @@ def make_mma_parts(
     def sums_of(modes: list[str], kept: int | None = None) -> Callable[..., Any]:
         left, right = modes if a_is_left else modes[::-1]
         sides = left, right
-        return make_sums(tile_k, *make_load_and_multiply(config, dtype, a_is_left, sides, kept))
+        stages = mma_mainloop.make_stages(config, dtype, a_is_left, sides, kept)
+        fill, start = mma_mainloop.make_fill(config, stages)
+        multiply = mma_mainloop.make_multiply(config, dtype, stages, start)
+        return make_sums(tile_k, fill, multiply)
 
     side, extent = ("left", config.tile_left) if a_is_left else ("right", config.tile_right)
     warp_extent = warp_left if a_is_left else warp_right

@@ -91,44 +91,69 @@ def make_side(
     return Side(tile, begin, start, start_edge)
 
 
-def make_load_and_multiply(
-    config: Any, dtype: str, a_is_left: bool, modes: tuple[str, str], kept: int | None = None
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions `fill` and `multiply` of the frame `ring`.
+class Stages(NamedTuple):
+    """The stages in shared memory, by bytes.
+
+    Attributes:
+        left, right: sides of the instruction.
+        a_is_left: True if a is the left operand, else b is.
+        copies_left, copies_right: False for an a that is kept.
+        left_start, right_start: where the tiles of an operand begin.
+        stage_bytes: of the operands that are copied.
+        kept_bytes: of a tile of an a that is kept; 0 if it is not.
+    """
+
+    left: Side
+    right: Side
+    a_is_left: bool
+    copies_left: bool
+    copies_right: bool
+    left_start: int
+    right_start: int
+    stage_bytes: int
+    kept_bytes: int
+
+
+def make_stages(
+    config: Any, dtype: str, a_is_left: bool, modes: tuple[str, str], kept: int | None
+) -> Stages:
+    """Lay out the stages.
 
     Args:
         config: a config of `tensor_core`.
-        a_is_left: True if a is the left operand, else b is.
         modes: of copying the left and the right operand, see `mma_operands`.
         kept: offset in shared memory of the tiles of an a that is not copied; None if it is.
     """
+    left = make_side("left", modes[0], config.tile_left, config.warp_left, config, dtype)
+    right = make_side("right", modes[1], config.tile_right, config.warp_right, config, dtype)
+    left_bytes, right_bytes = left.tile.tile_bytes, right.tile.tile_bytes
+    if kept is None:
+        places = True, True, 0, left_bytes, left_bytes + right_bytes, 0
+    elif a_is_left:
+        places = False, True, kept, 0, right_bytes, left_bytes
+    else:
+        places = True, False, 0, kept, left_bytes, right_bytes
+    return Stages(left, right, a_is_left, *places)
+
+
+def make_fill(config: Any, stages: Stages) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The load of the frame `ring`, and a device function that starts the copies to a stage.
+
+    That takes (spans, sources, stage, stages left, True for predicates, k of the last one) and
+    returns the sources of the next stage.
+    """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import commit_copies, cuda, wait_copies, zeros
-    from dxgemm.handwritten.parts.mma import mma_tile
+    from dxgemm.handwritten.parts.intrinsics import commit_copies
     from dxgemm.handwritten.parts.unroll import Operand
 
-    scalar, stages, tile_k = np.dtype(dtype).type, config.stages, config.tile_k
-    tile_left, tile_right = config.tile_left, config.tile_right
-    warp_left, warp_right = config.warp_left, config.warp_right
-    left, right = (
-        make_side("left", modes[0], tile_left, warp_left, config, dtype),
-        make_side("right", modes[1], tile_right, warp_right, config, dtype),
+    left_side, right_side, a_is_left, copies_left, copies_right, left_start, right_start, *_ = (
+        stages
     )
-    begin_left, start_left, start_left_edge = left[1:]
-    begin_right, start_right, start_right_edge = right[1:]
-    left_place, (load_left, left_xor, left_add) = left.tile.place, left.tile[4:7]
-    right_place, (load_right, right_xor, right_add) = right.tile.place, right.tile[4:7]
-    copies_left = kept is None or not a_is_left
-    copies_right = kept is None or a_is_left
-    left_bytes, right_bytes = left.tile.tile_bytes, right.tile.tile_bytes
-    kept_bytes = left_bytes if a_is_left else right_bytes
-    stage_bytes = left_bytes * copies_left + right_bytes * copies_right
-    left_start = 0 if copies_left else kept
-    right_start = left_bytes * copies_left if copies_right else kept
-    ring_bytes, steps = stages * stage_bytes, tile_k // MMA_K
-    warps_right = tile_right // warp_right
-    left_mmas, right_mmas = warp_left // MMA_ROWS, warp_right // MMA_COLS
+    begin_left, start_left, start_left_edge = left_side[1:]
+    begin_right, start_right, start_right_edge = right_side[1:]
+    tile_left, tile_right, tile_k = config.tile_left, config.tile_right, config.tile_k
+    ahead, stage_bytes = config.stages - 1, stages.stage_bytes
 
     @device
     def start(spans, sources, stage, left, is_edge, last_depth):
@@ -162,13 +187,37 @@ def make_load_and_multiply(
         is_inside = row + tile_left <= rows and col + tile_right <= cols
         edges: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
         spans, sources = (left_span, right_span), (left_source, right_source)
-        for stage in range(stages - 1):
+        for stage in range(ahead):
             is_edge = to_copy <= edges
             at: int32 = stage * stage_bytes
             sources = start(spans, sources, at, to_copy, is_edge, last_depth)
             commit_copies()
             to_copy -= 1
         return spans, sources, to_copy, edges, last_depth
+
+    return fill, start
+
+
+def make_multiply(
+    config: Any, dtype: str, stages: Stages, start: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The multiply of the frame `ring`; `start` is that of `make_fill`."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import commit_copies, cuda, wait_copies, zeros
+    from dxgemm.handwritten.parts.mma import mma_tile
+
+    left, right, _, copies_left, copies_right, left_start, right_start, stage_bytes, kept_bytes = (
+        stages
+    )
+    start_left, start_right = left.start, right.start
+    left_place, (load_left, left_xor, left_add) = left.tile.place, left.tile[4:7]
+    right_place, (load_right, right_xor, right_add) = right.tile.place, right.tile[4:7]
+    scalar, pending = np.dtype(dtype).type, config.stages - 2
+    ring_bytes, steps = config.stages * stage_bytes, config.tile_k // MMA_K
+    warp_left, warp_right = config.warp_left, config.warp_right
+    warps_right = config.tile_right // warp_right
+    left_mmas, right_mmas = warp_left // MMA_ROWS, warp_right // MMA_COLS
 
     @device
     def multiply(smem, thread, filled, k_tiles):
@@ -182,7 +231,7 @@ def make_load_and_multiply(
         read: int32 = 0
         kept_read: int32 = 0
         kept_end: int32 = k_tiles * kept_bytes
-        wait_copies(stages - 2)
+        wait_copies(pending)
         cuda.syncthreads()
         left_next, right_next = (), ()
         for i in static_range(left_mmas):
@@ -202,7 +251,7 @@ def make_load_and_multiply(
                         read += stage_bytes
                         if read == ring_bytes:
                             read = 0
-                        if kept is not None:
+                        if kept_bytes:
                             kept_read += kept_bytes
                             if kept_read == kept_end:
                                 kept_read = 0
@@ -218,7 +267,7 @@ def make_load_and_multiply(
                             if i == left_mmas // 2 and copies_right:
                                 start_right(spans[1], sources[1], write)
                         if step == steps - 1 and i == 0:
-                            wait_copies(stages - 2)
+                            wait_copies(pending)
                             cuda.syncthreads()
                         if i == 0:
                             for j in static_range(right_mmas):
@@ -247,4 +296,4 @@ def make_load_and_multiply(
                             write = 0
         return acc
 
-    return fill, multiply
+    return multiply
