@@ -3,8 +3,8 @@
 A tile of lines is what TMA would leave there: lines of 128 bytes whose chunks are permuted by XOR,
 in panels of 64 lines if they are MN-major. So `cp.async` feeds `wgmma`, whose operands may then lie
 at any address, without tensor maps. Each warpgroup computes 64 rows. A stage is multiplied while
-the next ones are copied; the copies to a stage begin an iteration later than by `mma.sync`, once
-all warpgroups have waited for the instructions that read it.
+the next ones are copied. A block that is alone on its SM lets an instruction run on into the next
+stage, and copies to what it reads an iteration later; several blocks fill each other's gaps.
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "fence.proxy.async".
 """
 
@@ -26,16 +26,20 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     WARPGROUP_ROWS,
 )
 
-LEAST_STAGES = 3  # one is read, one may still be, one is copied
-
 
 @dataclass(frozen=True)
 class WarpgroupConfig(LineConfig):
-    """Block tile tile_m x tile_n by `wgmma`: 64 rows per warpgroup, 16 per warp."""
+    """Block tile tile_m x tile_n by `wgmma`: 64 rows per warpgroup, 16 per warp.
+
+    Attributes:
+        stages: tiles of a and b in shared memory.
+        pending: stages whose instructions may run on while the next one's are issued: 0 or 1.
+    """
 
     tile_m: int
     tile_n: int
     stages: int
+    pending: int = 0
 
     warp_m = 16
 
@@ -45,8 +49,8 @@ class WarpgroupConfig(LineConfig):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.tile_m % WARPGROUP_ROWS or self.stages < LEAST_STAGES:
-            yield f"tiles have multiples of {WARPGROUP_ROWS} rows, rings {LEAST_STAGES} stages"
+        if self.tile_m % WARPGROUP_ROWS or self.stages < 2 + self.pending:
+            yield f"tiles have multiples of {WARPGROUP_ROWS} rows, rings a stage that is copied"
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.tile_n * 2
@@ -62,7 +66,7 @@ class WarpgroupConfig(LineConfig):
 WARPGROUP_CONFIGS = (
     WarpgroupConfig(128, 128, stages=3),
     WarpgroupConfig(64, 128, stages=3),
-    WarpgroupConfig(128, 256, stages=4),
+    WarpgroupConfig(128, 256, stages=4, pending=1),
     WarpgroupConfig(64, 64, stages=4),
 )
 
@@ -96,7 +100,7 @@ def make_multiply(
     a_step = (strip_bytes if a_across else ROW_BYTES) // STEPS // 16
     b_step = (strip_bytes if b_across else ROW_BYTES) // STEPS // 16
     low, high = hopper.descriptor_halves(strip_bytes, SWIZZLE_ROWS * ROW_BYTES)
-    start_a, start_b = load.start
+    (start_a, start_b), pending = load.start, config.pending
     sums_count = config.tile_n // 2
 
     @device
@@ -110,7 +114,7 @@ def make_multiply(
         a_read: int32 = 0
         acc = zeros(float32, sums_count)
         for turn in range(k_tiles):
-            wait_copies(stages - LEAST_STAGES)
+            wait_copies(stages - 2 - pending)
             hopper.publish_shared()
             cuda.syncthreads()
             hopper.begin_wgmma()
@@ -123,7 +127,7 @@ def make_multiply(
             if read == ring_bytes:
                 read = 0
             a_read += a_bytes
-            if turn > 0:  # into the stage before last, which all have left before the barrier
+            if turn >= pending:  # into a stage that all had read before the barrier
                 if copies_a:
                     a_copies = start_a(a_span, a_copies, write, k_left)
                 b_copies = start_b(b_span, b_copies, write, k_left)
@@ -132,7 +136,7 @@ def make_multiply(
                 write += stage_bytes
                 if write == ring_bytes:
                     write = 0
-            hopper.wait_wgmma(1)
+            hopper.wait_wgmma(pending)
         return hopper.wait_wgmma_of(0, acc)
 
     return multiply
