@@ -28,7 +28,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api", "device"),
+    ("api", "contractions", "device"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),
