@@ -21,7 +21,6 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.lower.residue_products import lower_residues
-from dxgemm.problem import byte_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
 from dxgemm.problem.layout import Strides
@@ -40,7 +39,7 @@ RESULTS = {
 NEW = {"uint32": "uint32", "uint64": "uint64", "int64": "int64"}
 NEW |= dict.fromkeys(("int32 uint32", "uint32 int32"), "int64")
 
-# Operands and results that are computed by products of their bytes.
+# Operands and results that are computed by products of their bytes, or of residues.
 BY_BYTES = [
     ("int16", "int32"), ("uint16", "uint32"), ("uint16 int16", "int32"), ("int16 uint16", "int64"),
     ("int32", "int32"), ("uint32", "uint32"), ("int32 uint32", "int32"), ("uint32", "int64"),
@@ -66,22 +65,25 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
     return product != 0 if dtype == "bool" else product.astype(dtype)
 
 
-WAYS = ("integers", "bytes") if simulator_enabled() else ("integers", "bytes", "residues")
+# By its bytes a result of 32 bits is made, by residues one of 64: not in the simulator.
+WAYS = ["themselves", "by bytes"] + ["by residues"] * (not simulator_enabled())
+CASES = [
+    (way, *dtypes)
+    for way in WAYS
+    for dtypes in BY_BYTES
+    if way == "themselves" or (way == "by bytes") == dtypes[1].endswith("32")
+]
+all_ways = pytest.mark.parametrize("way, dtype, out_dtype", CASES, indirect=["way"])
 
 
-def quickest(way):
-    """Choice of one form: that of bytes, or of residues for results of 64 bits, or none."""
-
-    def quickest(problem, forms, device):
-        return {"integers": None, "bytes": forms[0], "residues": forms[-1]}[way]
-
-    return quickest
-
-
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 def way(request, monkeypatch):
     """Has integers multiplied themselves, or by their bytes or residues."""
-    monkeypatch.setattr(byte_products, "quickest", quickest(request.param))
+    monkeypatch.setattr(
+        byte_products,
+        "quickest",
+        lambda problem, forms, device: None if request.param == "themselves" else forms[0],
+    )
     clear_routes()
     yield request.param
     clear_routes()
@@ -253,7 +255,7 @@ def laid(home, values, layout):
     return found
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 def test_all_ways_give_the_same_bits_in_every_layout(home, rng, way, dtype, out_dtype):
     m, n, k = SIZE
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -277,7 +279,7 @@ def extremes(m, n, k, a_dtype, b_dtype):
     return a, b
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 def test_extremes_and_tails_of_k(home, way, dtype, out_dtype):
     for k in (33,) if simulator_enabled() else (1, 7, 33):
         a, b = extremes(3, 2, k, *factor_dtypes(dtype))
@@ -286,7 +288,7 @@ def test_extremes_and_tails_of_k(home, way, dtype, out_dtype):
         np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype))
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES[::3])
+@all_ways
 def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
     m, n, k = (3, 2, 5) if simulator_enabled() else SIZE
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -297,19 +299,8 @@ def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
         np.testing.assert_array_equal(home.fetch(out), exact(left, right, out_dtype))
 
 
-def test_parts_of_k_and_of_the_rows_are_added_up(home, rng, monkeypatch):
-    monkeypatch.setattr(byte_products, "quickest", quickest("bytes"))
-    monkeypatch.setattr(byte_form, "MOST_EXACT_K", 64)
-    monkeypatch.setattr(byte_form, "MOST_SUMS_BYTES", 400)
-    clear_routes()
-    a, b, c = (whole(rng, shape, "int64") for shape in ((5, 20), (20, 3), (5, 3)))
-    result = dxgemm.gemm(*map(home.send, (a, b, c)), 2**61 + 1, -(2**63))
-    clear_routes()
-    np.testing.assert_array_equal(home.fetch(result), exact(a, b, "int64", 2**61 + 1, -(2**63), c))
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 @pytest.mark.parametrize("extreme", ["min", "max", "random"])
 def test_long_sums_are_exact_or_wrap(cupy, rng, way, dtype, out_dtype, extreme):
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -322,7 +313,7 @@ def test_long_sums_are_exact_or_wrap(cupy, rng, way, dtype, out_dtype, extreme):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 @pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (1000, 3, 513)])
 def test_large_products_of_integers(cupy, rng, way, dtype, out_dtype, shape):
     (m, n, k), (a_dtype, b_dtype) = shape, factor_dtypes(dtype)
@@ -373,6 +364,7 @@ def test_empty_products_of_integers(home, dtype):
         assert result.shape == (m, n) and not result.any()
 
 
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[-1]][: len(WAYS) - 1], indirect=True)
 def test_alpha_and_beta_of_64_bits_are_exact(home, way):
     a, b = np.ones((2, 3), np.uint64), np.ones((3, 2), np.uint64)
     c = np.full((2, 2), 3, np.uint64)
@@ -419,6 +411,7 @@ def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
         dxgemm.gemm(wide, wide, epilogue=dxgemm.reductions.sum())
 
 
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True)
 def test_plans_matmul_and_symmetric_results(home, rng, way):
     m, n, k = SIZE
     a, b = whole(rng, (m, k), "int32"), whole(rng, (k, n), "int32")

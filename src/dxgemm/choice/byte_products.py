@@ -19,7 +19,7 @@ from dxgemm.problem.residue_form import ResidueForm, residue_form
 
 Form = ByteForm | ResidueForm
 
-STEP_US = 4.0  # time to queue a kernel that splits an operand, or adds products
+STEP_US = 4.0  # time to queue a kernel that splits an operand
 
 
 @epilogue
@@ -95,15 +95,11 @@ def predicted_us(form: Form, device: DeviceFacts) -> float | None:
             return None
         return form.slices * (best_of(form.product, device, kernels).us or 0.0)
     moved_bytes = 2 * form.digits * sum(own.operand_bytes)
-    us = 2 * form.slices * STEP_US
-    if form.bits == 64:
-        us += form.launches * STEP_US
-        moved_bytes += form.slices * (4 * len(form.terms) + 16) * own.batch * own.m * own.n
-    us += moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    us = 2 * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
     for term in form.terms:
         product = form.product(term)
         kernels = legal_kernels(product, device)
         if not kernels:
             return None
-        us += form.launches * (best_of(product, device, kernels).us or 0.0)
+        us += best_of(product, device, kernels).us or 0.0
     return us

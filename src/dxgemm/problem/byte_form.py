@@ -1,7 +1,7 @@
-"""Products of integers as products of their bytes, which int8 tensor cores multiply.
+"""Products of integers modulo 2**32 as products of their bytes, which int8 tensor cores multiply.
 
-With digits of base 256, a @ b is the sum of a_i @ b_j times 256 ** (i + j). Modulo 2**32 and 2**64,
-digits of a high weight do not count. The products of one weight are one product of matrices: in
+With digits of base 256, a @ b is the sum of a_i @ b_j times 256 ** (i + j), where digits of a
+weight of 2**32 and more do not count. The products of one weight are one product of matrices: in
 memory, a's digits are side by side from the lowest on, b's from the highest on, so that those to be
 multiplied by each other are neighbours along k.
 """
@@ -16,11 +16,6 @@ from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.problem.dtypes import ITEM_SIZES, PRODUCT_BITS, factor_dtypes, product_dtype
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
-
-# The sums of a weight are exact in int32 up to this k of digits of -128 to 127.
-MOST_EXACT_K = 2**17 - 1
-# Bytes of sums that are kept at a time; of more, rows of the result are computed in turn.
-MOST_SUMS_BYTES = 2**31
 
 
 class Term(NamedTuple):
@@ -39,7 +34,7 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class ByteForm:
-    """Integers of 16 to 64 bits by their bytes.
+    """Integers of 16 or 32 bits with a result of 32 bits, by their bytes.
 
     Attributes:
         problem: the problem.
@@ -51,30 +46,10 @@ class ByteForm:
     digits: int
     is_balanced: bool
 
-    @property
-    def bits(self) -> int:
-        """Bits of the result."""
-        return 8 * ITEM_SIZES[self.problem.out_dtype]
-
     @cached_property
     def step(self) -> int:
         """Bytes of a digit of a row, with a margin of 0."""
-        return copied_step(self.slice_k, "int8")
-
-    @property
-    def slices(self) -> int:
-        """Parts of k that are multiplied in turn: one modulo 2**32, else as many as are exact."""
-        return 1 if self.bits == 32 else -(-self.problem.k * self.digits // MOST_EXACT_K)
-
-    @property
-    def slice_k(self) -> int:
-        """k of such a part."""
-        return -(-self.problem.k // self.slices)
-
-    @property
-    def launches(self) -> int:
-        """Launches of each product: one for each part of k and of the rows."""
-        return self.slices * -(-self.problem.m // self.rows)
+        return copied_step(self.problem.k, "int8")
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -82,39 +57,25 @@ class ByteForm:
         if not self.is_balanced:
             a, b = (_byte_dtypes(factor) for factor in factor_dtypes(self.problem.dtype))
             if a[0] == a[1] == b[0] == b[1]:
-                return _stacked(self.digits, self.bits)
+                return _stacked(self.digits)
             pairs = sorted(((i, j) for i in range(2) for j in range(2)), key=sum, reverse=True)
             dtypes = [product_dtype(a[i], b[j]) or "" for i, j in pairs]
             return tuple(Term(i, j, 1, 8 * (i + j), d) for (i, j), d in zip(pairs, dtypes))
-        return _stacked(self.digits, self.bits, "int8")
+        return _stacked(self.digits, "int8")
 
     @property
     def products(self) -> int:
         """Products of bytes for each product of elements."""
         return sum(term.width for term in self.terms)
 
-    @property
-    def sums_row(self) -> int:
-        """Elements from a row of sums in a workspace to the next."""
-        return -(-self.problem.n // 4) * 4
-
-    @property
-    def rows(self) -> int:
-        """Rows of the result whose sums are kept at a time, if they are."""
-        row_bytes = 4 * self.problem.batch * self.sums_row * len(self.terms)
-        return min(self.problem.m, max(MOST_SUMS_BYTES // row_bytes, 1))
-
     def product(self, term: Term) -> Problem:
-        """Problem of a term: modulo 2**32 with the whole result and c, else of `rows` rows."""
+        """Problem of a term."""
         own, pitch = self.problem, self.digits * self.step
-        if self.bits == 64:
-            out = Strides(self.rows * self.sums_row, self.sums_row, 1)
-            own = replace(own, m=self.rows, out=out, reads_c=False)
         return replace(
             own,
             dtype=term.dtype,
             k=term.width * self.step,
-            a=Strides(self.problem.m * pitch if own.a.batch else 0, pitch, 1),
+            a=Strides(own.m * pitch if own.a.batch else 0, pitch, 1),
             b=Strides(own.n * pitch if own.b.batch else 0, 1, pitch),
             out_dtype="int32",
             a_alignment=MAX_ALIGNMENT,
@@ -136,10 +97,10 @@ def _byte_dtypes(factor: str) -> tuple[str, str]:
     return "uint8", "uint8" if factor.startswith("u") else "int8"
 
 
-def _stacked(digits: int, bits: int, dtype: str = "uint8") -> tuple[Term, ...]:
+def _stacked(digits: int, dtype: str = "uint8") -> tuple[Term, ...]:
     """Terms of digits of one dtype, a term for each weight."""
     terms = []
-    for weight in reversed(range(min(bits // 8, 2 * digits - 1))):
+    for weight in reversed(range(min(4, 2 * digits - 1))):
         first = max(0, weight - digits + 1)
         count = min(weight, digits - 1) - first + 1
         terms.append(Term(first, weight - first, count, 8 * weight, dtype))
@@ -147,16 +108,12 @@ def _stacked(digits: int, bits: int, dtype: str = "uint8") -> tuple[Term, ...]:
 
 
 def byte_form(problem: Problem) -> ByteForm | None:
-    """Form of a problem of 16 to 64 bits; None of one that has no such form."""
+    """Form of a problem with a result of 32 bits; None of one that has no such form."""
     bits = PRODUCT_BITS.get(problem.dtype, 0)
     is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
-    if bits < 16 or not is_plain or 2 * problem.k > MOST_INDEX:
+    if bits < 16 or not is_plain or ITEM_SIZES[problem.out_dtype] > 4:
         return None
-    is_long = ITEM_SIZES[problem.out_dtype] == 8
-    if bits == 16 and not is_long:
-        return ByteForm(problem, 2, is_balanced=False)
-    # Numbers that are widened have a digit more, of -1, 0 or 1.
-    digits = bits // 8 + (is_long and bits < 64)
+    digits = bits // 8
     if digits * problem.k > MOST_INDEX:
         return None  # kernels index no such k
-    return ByteForm(problem, digits, is_balanced=True)
+    return ByteForm(problem, digits, is_balanced=bits > 16)

@@ -1,7 +1,7 @@
 """Products of integers modulo 2**64 as products of their residues by several moduli.
 
 The product of whole numbers is found from its residues if it is below half the product of the
-moduli. Fewer products of int8 do it than of bytes: 18 in the place of 36 for 64 bits.
+moduli.
 """
 
 from __future__ import annotations
