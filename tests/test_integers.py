@@ -20,11 +20,14 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.residue_products import lower_residues
+from dxgemm.problem import residue_form as _residue_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.residue_form import residue_form
+from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
@@ -462,42 +465,214 @@ def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
     assert dxgemm.explain_shape(8, 8, 8, "int16", gpu="H200").work.computed_as is None
 
 
+def multiplied_by_residues(problem, arrays, alpha, beta):
+    """All steps of a product by residues but that of residues, which NumPy stands in for."""
+    form = residue_form(problem)
+    kernel = find_implementation("emulated_float64")
+    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
+    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
+    values = {
+        name: array.__array_interface__["data"][0] for name, array in (arrays | memory).items()
+    } | {"alpha": alpha, "beta": beta}
+    moduli = np.array(MODULI[: form.count])[:, None, None]
+    m, n, pitches = problem.m, problem.n, [row_bytes(x) for x in (form.slice_k, problem.n)]
+    for index, step in enumerate(program.steps):
+        if index % 4 == 2:
+            assert not memory["flag"].any()
+            a, b = (
+                memory[f"digits of {x}"].reshape(form.count, -1, pitches[0]).astype(int)
+                for x in "ab"
+            )
+            assert not a[:, :, form.slice_k :].any()
+            found = (a @ b.transpose(0, 2, 1) + 128) % moduli - 128
+            memory["residues of the result"].reshape(form.count, m, pitches[1])[:, :, :n] = found
+            continue
+        given = (values[x.name] + x.offset if isinstance(x, Symbol) else x
+                 for x in (*step.values, *step.operands))  # fmt: skip
+        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(given), 0)
+    return form.count
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int32 uint32", "int16"])
-@pytest.mark.parametrize("order", ["row", "column"])
-def test_residues_are_made_of_integers_and_integers_of_residues(rng, dtype, order):
-    """All steps but the product of residues, which NumPy stands in for."""
+@pytest.mark.parametrize(
+    "order, modulus, most_k", [("row", 0, 2**17), ("column", 0, 16), ("row", 2**31 - 1, 16)]
+)
+def test_residues_are_made_of_integers_and_integers_of_residues(
+    rng, monkeypatch, dtype, order, modulus, most_k
+):
     if not simulator_enabled():
         pytest.skip("the simulator's kernels read NumPy's memory")
+    monkeypatch.setattr(_residue_form, "LONGEST_K", most_k)
     m, n, k = 3, 5, 19
     a_dtype, b_dtype = factor_dtypes(dtype)
-    a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    a, b = extremes(m, n, k, a_dtype, b_dtype) if modulus else (
+        whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    )  # fmt: skip
     if order == "column":
         a, b = np.asfortranarray(a), np.asfortranarray(b)
     c, out = whole(rng, (m, n), "int64"), np.zeros((m, n), np.int64)
     problem = replace(contiguous_problem(dtype, m, n, k, out_dtype="int64"), reads_c=True)
     if order == "column":
         problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
-    form = residue_form(problem)
-    kernel = find_implementation("emulated_float64")
-    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
-    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
-    arrays = {"a": a, "b": b, "c": c, "out": out} | memory
-    values = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
-    values |= {"alpha": -3, "beta": 7}
+    if modulus:
+        problem = replace(problem, precision=f"modulo {modulus}")
+    arrays = {"a": a, "b": b, "c": c, "out": out}
+    count = multiplied_by_residues(problem, arrays, -3, 7)
+    if modulus:
+        np.testing.assert_array_equal(out, exact_modulo(modulus, a, b, -3, 7, c))
+        assert count < 12
+    else:
+        np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))
 
-    def run(step):
-        given = (*step.values, *step.operands)
-        call = [x if isinstance(x, int) else values[x.name] + x.offset for x in given]
-        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(call), 0)
 
-    split_a, split_b, _, adding = program.steps
-    run(split_a)
-    run(split_b)
-    assert not memory["flag"].any()
-    residues = [memory[f"digits of {x}"].reshape(form.count, -1, 32).astype(int) for x in "ab"]
-    assert not residues[0][:, :, k:].any()
-    moduli = np.array(MODULI[: form.count])[:, None, None]
-    found = (residues[0] @ residues[1].transpose(0, 2, 1) + 128) % moduli - 128
-    memory["residues of the result"].reshape(form.count, m, 32)[:, :, :n] = found
-    run(adding)
-    np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))
+PRIMES = (2, 3, 97, 65537, 998_244_353, 2**31 - 2, 2**31 - 1)  # the last but one is no prime
+
+
+def exact_modulo(modulus, a, b, alpha=1, beta=0, c=None):
+    """(alpha * a @ b + beta * c) modulo a number, by Python's integers."""
+    product = alpha * (a.astype(object) @ b.astype(object))
+    return (product + (beta * c.astype(object) if beta else 0)) % modulus
+
+
+def test_products_modulo_a_number_are_those_of_python_integers(home, rng):
+    """Extremes of all dtypes, every modulus, negative and large factors; dtypes as without."""
+    size = (4, 3, 19) if simulator_enabled() else (65, 33, 190)
+    for index, dtype in enumerate(x for x in RESULTS if x != "bool"):
+        m, n, k = size
+        a, b = extremes(m, n, k, *factor_dtypes(dtype))
+        a[1:, ::2], b[:, 1:] = (
+            whole(rng, a[1:, ::2].shape, a.dtype),
+            whole(rng, (k, n - 1), b.dtype),
+        )
+        alpha, beta = (-(2**31), 2**31 - 1) if INTEGER_BITS.get(dtype, 0) <= 16 else (-(2**63), 7)
+        for modulus in PRIMES[index % 3 :: 3] if simulator_enabled() else PRIMES:
+            out = home.fetch(dxgemm.gemm(home.send(a), home.send(b), modulus=modulus))
+            assert out.dtype == NEW.get(dtype, "int32")
+            np.testing.assert_array_equal(out, exact_modulo(modulus, a, b))
+            c = whole(rng, (m, n), out.dtype)
+            layouts = list(LAYOUTS)[index % len(LAYOUTS) :] + list(LAYOUTS)
+            sent = [laid(home, x, layout) for x, layout in zip((a, b, c), layouts)]
+            found = home.fetch(dxgemm.gemm(*sent, alpha, beta, modulus=modulus))
+            np.testing.assert_array_equal(found, exact_modulo(modulus, a, b, alpha, beta, c))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint64"])
+@pytest.mark.parametrize("modulus", [2, 998_244_353, 2**31 - 1])
+@pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (1000, 3, 2**17 + 5)])
+def test_large_products_modulo_a_number(cupy, rng, monkeypatch, dtype, modulus, shape):
+    m, n, k = shape
+    a, b, c = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype), whole(rng, (m, n), "int64")
+    expected = np.zeros((m, n), np.uint64)
+    for first in range(0, k, 4):  # products are below 2**62
+        x, y = (
+            (part.astype(object) % modulus).astype(np.uint64)
+            for part in (a[:, first : first + 4], b[first : first + 4])
+        )
+        expected = (expected + x @ y) % modulus
+    added = (c.astype(object) % modulus).astype(np.uint64)
+    expected = (5 * expected + (modulus - 1) * added) % modulus
+    for names in (None, "emulated_float64", "emulated_float64_tile", "widening_tile"):
+        sent = [cupy.asarray(x) for x in (a, b, c)]
+        out = dxgemm.gemm(*sent, 5, -1, modulus=modulus, implementation=names)
+        np.testing.assert_array_equal(out.get(), expected)
+
+
+def test_a_modulus_goes_with_batches_plans_matmul_groups_and_symmetric_results(home, rng):
+    a, b = whole(rng, (2, 3, 5), "int64"), whole(rng, (5, 4), "int64")
+    sent, expected = (home.send(a), home.send(b)), exact_modulo(97, a, b)
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(*sent, modulus=97)), expected)
+    np.testing.assert_array_equal(home.fetch(dxgemm.matmul(*sent, modulus=97)), expected)
+    row = dxgemm.matmul(home.send(a[0, 0]), sent[1], modulus=97)
+    np.testing.assert_array_equal(home.fetch(row), expected[0, 0])
+    plan = dxgemm.plan(*sent, modulus=97)
+    np.testing.assert_array_equal(home.fetch(plan()), expected)
+    assert "modulo 97" in repr(plan)
+    found = dxgemm.gemm_symmetric(sent[0][0], modulus=97)
+    np.testing.assert_array_equal(home.fetch(found), exact_modulo(97, a[0], a[0].T))
+    lists = [home.send(a[0]), home.send(a[1][:2])], [home.send(b), home.send(b[:, :3].copy())]
+    found = [home.fetch(x) for x in dxgemm.gemm_grouped(*lists, modulus=97)]
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1][:2, :3])
+
+
+def test_without_products_c_is_reduced_by_the_modulus(home):
+    c, a = np.int32([[-1, 97, 5]]), np.ones((1, 2), np.int32)
+    for alpha, left in ((0, a), (1, a[:, :0])):
+        b = np.ones((left.shape[1], 3), np.int32)
+        sent = [home.send(x.copy()) for x in (left, b, c)]
+        found = dxgemm.gemm(*sent, alpha, 1, modulus=97)
+        np.testing.assert_array_equal(home.fetch(found), [[96, 0, 5]])
+        sent = [home.send(left)], [home.send(b)], [home.send(c.copy())]
+        (found,) = dxgemm.gemm_grouped(*sent, alpha, 1, modulus=97)
+        np.testing.assert_array_equal(home.fetch(found), [[96, 0, 5]])
+
+
+MODULAR_FAULTS = {
+    "one": ({"modulus": 1}, errors.SettingError, "pass an integer from 2 to 2147483647"),
+    "too large": ({"modulus": 2**31}, errors.SettingError, "modulus is 2147483648"),
+    "True": ({"modulus": True}, errors.SettingError, "modulus is True"),
+    "a float": ({"modulus": 97.0}, errors.SettingError, "modulus is 97.0"),
+    "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
+    "an epilogue": (
+        {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
+        errors.UnsupportedProblemError, "does not go with an epilogue",
+    ),
+    "an inner function": (
+        {"modulus": 97, "inner": dxgemm.inners.min_plus},
+        errors.UnsupportedProblemError, "inner function",
+    ),
+    "a reduction": (
+        {"modulus": 97, "epilogue": dxgemm.reductions.sum()},
+        errors.UnsupportedProblemError, "reduction",
+    ),
+    "a kernel": (
+        {"modulus": 97, "implementation": "wgmma"},
+        errors.UnsupportedProblemError, "does not compute modulo|needs a GPU",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [dxgemm.gemm, dxgemm.plan, dxgemm.explain])
+@pytest.mark.parametrize("options, error, text", MODULAR_FAULTS.values(), ids=MODULAR_FAULTS)
+def test_what_does_not_go_with_a_modulus_is_refused(call, options, error, text):
+    a, c = np.ones((2, 2), np.int8), np.full((2, 2), 500, np.int32)
+    with pytest.raises(error, match=text):
+        call(a, a, c, **options)
+    assert (c == 500).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "bool"])
+def test_a_modulus_is_for_integers(dtype):
+    a = np.ones((2, 2), dtype)
+    with pytest.raises(
+        errors.DtypeError, match=f"integers of 8 to 64 bits, but a and b are {dtype}"
+    ):
+        dxgemm.gemm(a, a, modulus=97)
+    with pytest.raises(errors.ScalarError, match=r"alpha is 0\.5"):
+        dxgemm.gemm(np.ones((2, 2), np.int32), np.ones((2, 2), np.int32), alpha=0.5, modulus=97)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64", "uint8 int8"])
+def test_groups_of_integers(home, rng, dtype):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    sizes = (3, 4, 5), (1, 2, 7), (2, 0, 3), (3, 2, 0)
+    lists = [
+        (whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)) if m * n * k else
+        (np.ones((m, k), a_dtype), np.ones((k, n), b_dtype)) for m, n, k in sizes
+    ]  # fmt: skip
+    a, b = ([home.send(x) for x in side] for side in zip(*lists))
+    for group in (dxgemm.gemm_grouped(a, b), dxgemm.plan_grouped(a, b)()):
+        for (left, right), found in zip(lists, map(home.fetch, group), strict=True):
+            np.testing.assert_array_equal(found, exact(left, right, found.dtype.name))
+    for alpha in (0.5, 2**64, -(2**63) - 1):
+        with pytest.raises(errors.ScalarError, match=r"alpha\[1\] is .*pass an integer from"):
+            dxgemm.gemm_grouped(a, b, alpha=[1, alpha, 1, 1])
+
+
+def test_explain_says_what_a_modulus_costs():
+    explained = dxgemm.explain_shape(4096, 4096, 4096, "int64", modulus=998_244_353, gpu="H200")
+    assert explained.work.computed_as == "9 products of residues"
+    assert "int64 modulo 998244353 on" in str(explained)
+    with pytest.raises(errors.SettingError, match="modulus is 0"):
+        dxgemm.explain_shape(8, 8, 8, "int64", modulus=0, gpu="H200")

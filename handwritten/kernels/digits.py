@@ -3,14 +3,15 @@
 Idea: modulo 2**32, an integer is the sum of its digits times powers of 256. Digits of -128 to 127
 are int8: they are the bytes of the integer plus 0x80808080, less 128 each. Digits of 16 bits are
 the bytes themselves. Residues by several moduli are int8 too: those of the sum of the bytes,
-each times a power of 256. A thread reads 16 neighbours along k, and writes 16 bytes of each matrix.
+each times a power of 256. With a modulus of the product itself, integers are reduced by it first.
+A thread reads 16 neighbours along k, and writes 16 bytes of each matrix.
 Layout: a (m, n), any strides, any batch, a row for each row of a factor or column of b, n along k.
 out (m, n) bytes for each digit or modulus, row-major and aligned, `b.row` bytes apart, the lowest
 digit first or last. Rows are filled up with 0 to `b.col` bytes. c and k are not used. In the last
-parameter, for residues, a flag that is set to 0.
+parameter, for residues, a flag that is set to 0; and a modulus, and its inverse in float64.
 Constraints: rows of out are multiples of 16 bytes.
 Source: Donald E. Knuth, "The Art of Computer Programming", volume 2, 4.1, for balanced digits;
-`moduli`.
+`moduli`, `modular`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 WARP, CHUNK = 32, 16  # elements of a thread
-FORMS = ("balanced", "bytes", "residues")
+FORMS = ("balanced", "bytes", "residues", "reduced residues")
 ORDERS = ("up", "down")
 FIELDS = 5  # numbers of a modulus: it, its inverse, two words of weights, an offset
 SIGN_BIT = -(2**31)  # of a word
@@ -132,10 +133,12 @@ def make_kernel(
         low_word,
         store_global,
     )
+    from dxgemm.handwritten.parts.modular import make_residue_of
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     count = int(digits)
-    is_balanced, is_up, has_residues = form == "balanced", direction == "up", form == "residues"
+    is_balanced, is_up, has_residues = form == "balanced", direction == "up", "residues" in form
+    is_modular, residue_of = form == "reduced residues", make_residue_of(dtype)
     pack_digit = make_pack_digit()
     fill, pack_residue = make_residues(count if has_residues else 1)
     table_size = FIELDS * count
@@ -170,7 +173,10 @@ def make_kernel(
             for i in static_range(CHUNK):
                 first, last = low_word(0), low_word(0)
                 if chunk * CHUNK + i < n:
-                    if has_residues:
+                    if is_modular:
+                        value = residue_of(a.data[index + i * a.col], extra[1], extra[2])
+                        first, last = low_word(value), low_word(value >> 32)
+                    elif has_residues:
                         value = int64(a.data[index + i * a.col])
                         first, last = low_word(value), low_word(value >> 32)
                     else:

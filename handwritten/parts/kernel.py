@@ -170,6 +170,7 @@ class Kernel:
         takes_pairs: True if the kernel fuses an epilogue that takes pairs of columns.
         quantises: True if the kernel stores the values of an epilogue as int8.
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
+        takes_modulus: True if the kernel can take them modulo a number: see `modular`.
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
@@ -204,6 +205,7 @@ class Kernel:
     takes_pairs: bool = False
     quantises: bool = False
     widens: bool = False
+    takes_modulus: bool = False
     takes_inner: bool = False
     takes_triangles: bool = False
     takes_masks: bool = False

@@ -21,7 +21,7 @@ from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
-from dxgemm.lower.residue_products import lower_residues
+from dxgemm.lower.residue_products import lower_modular, lower_residues
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.problem.residue_form import ResidueForm
@@ -123,6 +123,8 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
         return lower_residues(computation.bytes, candidate, device)
     if computation.bytes is not None:
         return lower_bytes(computation.bytes, candidate, device)
+    if product.modulus:
+        return lower_modular(product, candidate, device)
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):

@@ -52,6 +52,7 @@ READ_AGAIN = 0.6
 # at a half or a quarter of a cache line take more: by the regret of the choice on the H200.
 FETCHED_BYTES_PER_US, NO_HALF_LINE, NO_SECTOR = 1.26e5, 0.4, 0.8
 HOPPER = "sm_90a"
+MODULAR = 4  # instructions per pair of a product modulo a number, as long as multiply-adds
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
 
@@ -82,7 +83,7 @@ class Asked(NamedTuple):
     mirror_ns: Any  # time of storing an element of these on the other side of the diagonal, too
     large_bytes: Any  # of the larger operand
     few: Any  # rows or columns of the other one, of all matrices that read the same larger one
-    instructions: Any  # per pair of elements: 1 for a multiply-add, more for an inner function
+    instructions: Any  # per pair: 1 for a multiply-add, more for an inner function or a modulus
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -127,7 +128,7 @@ class Asked(NamedTuple):
             _mirror_ns(problem) if problem.triangle == "both" else 0.0,
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
-            problem.inner.operations if problem.inner else 1,
+            problem.inner.operations if problem.inner else MODULAR if problem.modulus else 1,
         )
 
     @classmethod

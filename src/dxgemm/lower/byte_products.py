@@ -16,7 +16,7 @@ from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.byte_form import ByteForm
 from dxgemm.problem.dtypes import ITEM_SIZES, factor_dtypes
-from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -96,15 +96,16 @@ def splitting_step(
         rows: strides of what is written, in bytes.
         apart: bytes from a digit or residue to the next.
         how: variant of `digits`.
-        flag: number that is set to 0; None for none.
+        flag: number that is set to 0; None for none. The modulus of a problem follows it.
     """
     strides = problem.a if name == "a" else problem.b.transposed()
     along, dtype = _along(problem, name), factor_dtypes(problem.dtype)[name == "b"]
     first_k, slice_k, step = sizes
+    numbers = [FusedOperand("number", dtype) for dtype in ("int64", "float64") if problem.modulus]
     batch, k = (problem.batch if strides.batch else 1), min(slice_k, problem.k - first_k)
     arguments = KernelArguments(
         dtype, along, k, 0, batch, strides, Strides(0, apart, step), out=rows, out_dtype="int8",
-        epilogue=Fusion((), buffers("int32")) if flag else None,
+        epilogue=Fusion((), (*buffers("int32"), *numbers)) if flag else None,
         extents={
             "a": (strides, (batch, along, k)),
             "b": NOTHING,
@@ -117,5 +118,7 @@ def splitting_step(
     source = Symbol(name) + first_k * strides.col * ITEM_SIZES[dtype]
     target = DIGITS_OF[name]
     values = source, source, target, target, 0, 0
-    operands = (flag, 1) if flag else ()
+    operands: tuple[Value, ...] = (flag, 1) if flag else ()
+    if problem.modulus:
+        operands += (problem.modulus, 1 / problem.modulus)
     return file_step(digits, arguments, variant, config, values=values, operands=operands)

@@ -111,6 +111,7 @@ def byte_form(problem: Problem) -> ByteForm | None:
     """Form of a problem with a result of 32 bits; None of one that has no such form."""
     bits = PRODUCT_BITS.get(problem.dtype, 0)
     is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
+    is_plain = is_plain and not problem.modulus
     if bits < 16 or not is_plain or ITEM_SIZES[problem.out_dtype] > 4:
         return None
     digits = bits // 8

@@ -1,4 +1,4 @@
-"""Products of integers modulo 2**64 as products of their residues by several moduli.
+"""Products of integers modulo 2**64, or a number, as products of residues by several moduli.
 
 The product of whole numbers is found from its residues if it is below half the product of the
 moduli.
@@ -18,7 +18,7 @@ MOST_SHARE = 0.49  # of the product of the moduli, that a result may have: see `
 
 @dataclass(frozen=True)
 class ResidueForm:
-    """Integers with a result of 64 bits, by their residues.
+    """Integers with a result of 64 bits or modulo a number, by their residues.
 
     Attributes:
         problem: the problem.
@@ -58,18 +58,18 @@ class ResidueForm:
 
 
 def residue_form(problem: Problem) -> ResidueForm | None:
-    """Form of a problem of 16 to 64 bits; None of one that has no such form."""
+    """Form of a problem of 16 to 64 bits, or with a modulus; None of one that has no such form."""
     is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
-    if PRODUCT_BITS.get(problem.dtype, 0) < 16 or not is_plain:
-        return None
-    if ITEM_SIZES[problem.out_dtype] != 8:
+    has_form = ITEM_SIZES[problem.out_dtype] == 8 and PRODUCT_BITS.get(problem.dtype, 0) >= 16
+    if not (is_plain and (has_form or problem.modulus)):
         return None
     slices = -(-problem.k // LONGEST_K)
     largest = -(-problem.k // slices)
     for factor in factor_dtypes(problem.dtype):
         bits = INTEGER_BITS[factor]
         # Modulo 2**64, an unsigned integer of 64 bits is a signed one.
-        largest *= 2**bits if factor.startswith("u") and bits < 64 else 2 ** (bits - 1)
+        most = 2**bits if factor.startswith("u") and bits < 64 else 2 ** (bits - 1)
+        largest *= min(most, problem.modulus // 2 + 1) if problem.modulus else most
     counts = range(2, len(MODULI) + 1)
     count = next(c for c in counts if MOST_SHARE * prod(MODULI[:c]) > largest)
     return ResidueForm(problem, count, slices)
