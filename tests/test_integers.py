@@ -23,10 +23,11 @@ from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.residue_products import lower_residues
 from dxgemm.problem import residue_form as _residue_form
+from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import residue_form
+from dxgemm.problem.residue_form import ResidueForm, residue_form
 from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
@@ -68,13 +69,17 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
     return product != 0 if dtype == "bool" else product.astype(dtype)
 
 
-# By its bytes a result of 32 bits is made, by residues one of 64: not in the simulator.
-WAYS = ["themselves", "by bytes"] + ["by residues"] * (not simulator_enabled())
+# Of the forms, bytes make results of 32 bits, residues those of 64. The simulator runs two.
+FORMS = {
+    "themselves": type(None), "by bytes": ByteForm, "in one kernel": JoinedForm,
+    "by residues": ResidueForm,
+}  # fmt: skip
+WAYS = list(FORMS)[: 2 if simulator_enabled() else None]
 CASES = [
     (way, *dtypes)
     for way in WAYS
     for dtypes in BY_BYTES
-    if way == "themselves" or (way == "by bytes") == dtypes[1].endswith("32")
+    if way == "themselves" or (way != "by residues") == dtypes[1].endswith("32")
 ]
 all_ways = pytest.mark.parametrize("way, dtype, out_dtype", CASES, indirect=["way"])
 
@@ -85,7 +90,9 @@ def way(request, monkeypatch):
     monkeypatch.setattr(
         byte_products,
         "quickest",
-        lambda problem, forms, device: None if request.param == "themselves" else forms[0],
+        lambda problem, forms, device: next(
+            form for form in (*forms, None) if isinstance(form, FORMS[request.param])
+        ),
     )
     clear_routes()
     yield request.param
@@ -367,7 +374,7 @@ def test_empty_products_of_integers(home, dtype):
         assert result.shape == (m, n) and not result.any()
 
 
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[-1]][: len(WAYS) - 1], indirect=True)
+@pytest.mark.parametrize("way", ["themselves", *WAYS[3:]], indirect=True)
 def test_alpha_and_beta_of_64_bits_are_exact(home, way):
     a, b = np.ones((2, 3), np.uint64), np.ones((3, 2), np.uint64)
     c = np.full((2, 2), 3, np.uint64)
@@ -414,7 +421,7 @@ def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
         dxgemm.gemm(wide, wide, epilogue=dxgemm.reductions.sum())
 
 
-@pytest.mark.parametrize("way", WAYS[:2], indirect=True)
+@pytest.mark.parametrize("way", WAYS[:3], indirect=True)
 def test_plans_matmul_and_symmetric_results(home, rng, way):
     m, n, k = SIZE
     a, b = whole(rng, (m, k), "int32"), whole(rng, (k, n), "int32")
@@ -454,8 +461,9 @@ def test_integers_of_jax(rng):
 
 @pytest.mark.parametrize(
     "dtype, products",
-    [("uint16", "4 products of bytes"), ("int16", "4 products of bytes"),
-     ("int32", "10 products of bytes"), ("int64", "18 products of residues")],
+    [("uint16", "4 products of bytes, in one kernel"),
+     ("int16", "4 products of bytes, in one kernel"),
+     ("int32", "10 products of bytes, in one kernel"), ("int64", "18 products of residues")],
 )  # fmt: skip
 def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
     explained = dxgemm.explain_shape(4096, 4096, 4096, dtype, gpu="H200")

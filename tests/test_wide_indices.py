@@ -945,6 +945,7 @@ NOT_RUN = {
     "group_maps": "replaces numbers in tensor maps, which only a GPU reads",
     "grouped_wgmma": "`wgmma` with the tiles of a table: both are run on their own",
     "grouped_wgmma_k": "`wgmma` with tensor maps of `group_maps`",
+    "digit_wgmma": "`wgmma` with stages of digits, which test_tma_kernels finds",
     "pipeline": "cuBLASDx reads its operands, by addresses of 64 bits",
     "pipeline_tma": "cuBLASDx reads its operands, by tensor maps",
 }

@@ -16,12 +16,13 @@ from dxgemm.choice.legality import Candidate
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
-from dxgemm.lower.byte_products import lower_bytes
+from dxgemm.lower.byte_products import lower_bytes, lower_joined
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.lower.residue_products import lower_modular, lower_residues
+from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.problem.residue_form import ResidueForm
@@ -111,7 +112,7 @@ def computation_of_reals(
 
 def _longest_product(form: Form) -> Problem:
     """Product of a form, the one with the longest k."""
-    if isinstance(form, ResidueForm):
+    if not isinstance(form, ByteForm):
         return form.product
     return form.product(max(form.terms, key=lambda term: term.width))
 
@@ -121,6 +122,8 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
     product, results, form, reduced = computation[:4]
     if isinstance(computation.bytes, ResidueForm):
         return lower_residues(computation.bytes, candidate, device)
+    if isinstance(computation.bytes, JoinedForm):
+        return lower_joined(computation.bytes, candidate, device)
     if computation.bytes is not None:
         return lower_bytes(computation.bytes, candidate, device)
     if product.modulus:

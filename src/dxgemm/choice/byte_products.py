@@ -12,12 +12,12 @@ from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.selection import asked_kernel, best_of
 from dxgemm.epilogues.function import epilogue
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.problem.byte_form import ByteForm, byte_form
+from dxgemm.problem.byte_form import ByteForm, JoinedForm, digit_forms
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
 from dxgemm.problem.residue_form import ResidueForm, residue_form
 
-Form = ByteForm | ResidueForm
+Form = ByteForm | JoinedForm | ResidueForm
 
 STEP_US = 4.0  # time to queue a kernel that splits an operand
 
@@ -48,13 +48,14 @@ def form_of_integers(
     The form is None for a product of the integers themselves. A kernel that is asked for by name
     multiplies these if it can, and otherwise bytes or residues.
     """
-    forms = [form for form in (byte_form(problem), residue_form(problem)) if form is not None]
+    residues = residue_form(problem)
+    forms: list[Form] = [*digit_forms(problem), *([residues] if residues else [])]
     asked = implementation
     if isinstance(asked, BatchInvariant):  # exact in any order
         asked = asked.implementation
     if not forms or asked is None:
         form = quickest(problem, forms, device) if forms else None
-        if isinstance(form, ResidueForm):
+        if form is not None and not isinstance(form, ByteForm):
             asked = best_of(form.product, device, _kernels(form, device)).implementation.name
         return form, asked
     kernel = asked_kernel(asked)[0]
@@ -62,8 +63,7 @@ def form_of_integers(
     if problem.dtype in dtypes:
         return None, asked
     for form in forms:
-        is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in dtypes
-        if is_emulated if isinstance(form, ResidueForm) else "int8" in dtypes:
+        if _multiplies(kernel, form) or (isinstance(form, ByteForm) and "int8" in dtypes):
             return form, asked
     return None, asked
 
@@ -80,10 +80,17 @@ def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Fo
     return best
 
 
-def _kernels(form: ResidueForm, device: DeviceFacts) -> list[Implementation]:
-    """Kernels that multiply the residues of a form."""
-    kernels = legal_kernels(form.product, device)
-    return [kernel for kernel in kernels if isinstance(kernel, EmulatedProduct)]
+def _multiplies(kernel: Implementation, form: Form) -> bool:
+    """True if a kernel, or one that takes as long, multiplies a form that is one product."""
+    if isinstance(form, JoinedForm):
+        return kernel.name == "wgmma"
+    is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in kernel.dtypes
+    return is_emulated and isinstance(form, ResidueForm)
+
+
+def _kernels(form: JoinedForm | ResidueForm, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that multiply a form that is one product."""
+    return [kernel for kernel in legal_kernels(form.product, device) if _multiplies(kernel, form)]
 
 
 def predicted_us(form: Form, device: DeviceFacts) -> float | None:
@@ -96,6 +103,9 @@ def predicted_us(form: Form, device: DeviceFacts) -> float | None:
         return form.slices * (best_of(form.product, device, kernels).us or 0.0)
     moved_bytes = 2 * form.digits * sum(own.operand_bytes)
     us = 2 * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    if isinstance(form, JoinedForm):
+        kernels = _kernels(form, device)
+        return us + (best_of(form.product, device, kernels).us or 0.0) if kernels else None
     for term in form.terms:
         product = form.product(term)
         kernels = legal_kernels(product, device)

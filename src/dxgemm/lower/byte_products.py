@@ -1,6 +1,6 @@
 """Programs of integers by their bytes: the digits of a and b, and a product for each weight.
 
-Each product adds to the result, from the highest weight on.
+Each product adds to the result, from the highest weight on; or one kernel computes them all.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dxgemm.choice.emulation_parts import buffers
 from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.handwritten.kernels import digits
+from dxgemm.handwritten.kernels import digit_wgmma, digits
 from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
-from dxgemm.problem.byte_form import ByteForm
+from dxgemm.problem.byte_form import ByteForm, DigitForm, JoinedForm
 from dxgemm.problem.dtypes import ITEM_SIZES, factor_dtypes
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.program import OUT, Name, Program, Step, Symbol, Value
+from dxgemm.runtime.program import OUT, C, Name, Program, Step, Symbol, Value
 
 NOTHING = ((0, 0, 0), (0, 0, 0))  # strides and sizes of what is not read
 DIGITS_OF = {name: Symbol(f"digits of {name}") for name in "ab"}  # buffers
@@ -53,21 +53,46 @@ def lower_bytes(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Pr
     return program
 
 
-def _size(form: ByteForm, name: str) -> int:
+def _size(form: DigitForm, name: str) -> int:
     """Bytes of the digits of a factor."""
     own = form.problem
     batch = own.batch if getattr(own, name).batch else 1
     return batch * _along(own, name) * form.digits * form.step
 
 
-def _splitting(form: ByteForm) -> tuple[Step, ...]:
+def lower_joined(form: JoinedForm, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a product of integers by one kernel for all products of digits.
+
+    Args:
+        form: the form.
+        candidate: `wgmma`, with the config of that kernel.
+        device: the GPU.
+    """
+    product, config = form.product_of("int8", form.products, form.digits), candidate.config
+    sizes: dict[Name, int] = {DIGITS_OF[name].name: _size(form, name) for name in "ab"}
+    multiplying = file_step(
+        digit_wgmma, product, (form.problem.dtype,), config,
+        blocks=digit_wgmma.KERNEL.grid(config, product, device.sm_count),
+        values=(
+            *DIGITS_OF.values(), C, OUT,
+            Symbol("alpha", part="<< 0"), Symbol("beta", part="<< 0"),
+        ),
+    )  # fmt: skip
+    multiplying = replace(
+        multiplying,
+        maps=digit_wgmma.tensor_maps(config, product),
+        tiles=digit_wgmma.KERNEL.block_count(config, product),
+    )
+    return Program((*_splitting(form), multiplying), sizes)
+
+
+def _splitting(form: DigitForm) -> tuple[Step, ...]:
     """Steps that split both factors."""
-    kind = "balanced" if form.is_balanced else "bytes"
     steps = []
     for name, direction in (("a", "up"), ("b", "down")):
         pitch = form.digits * form.step
         rows = Strides(_along(form.problem, name) * pitch, pitch, 1)
-        how = str(form.digits), kind, direction
+        how = str(form.digits), form.kind, direction
         sizes = 0, form.problem.k, form.step
         steps.append(splitting_step(form.problem, name, sizes, rows, form.step, how))
     return tuple(steps)
