@@ -87,7 +87,9 @@ def make_residue() -> Callable[..., Any]:
         The quotient is below 2**13, so that its error in float32 is below 2**-10. That is less than
         its distance from the midpoint of two integers, 1 / (2 * modulus) for an odd modulus.
         """
-        quotient = (bits_float(int32(total + TOTAL_BITS)) - total_float) * inverse + rounding
-        return int32(total - modulus * (float_bits(quotient) - ROUNDING_BITS))
+        whole = bits_float(int32(total + TOTAL_BITS)) - total_float
+        quotient = (whole * inverse + rounding) - rounding
+        nearest = whole - float32(modulus) * quotient  # exact: all are integers below 2**21
+        return int32(float_bits(nearest + rounding) - ROUNDING_BITS)
 
     return device_function(residue)
