@@ -352,6 +352,27 @@ def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, orde
         np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
 
 
+@pytest.mark.gpu
+@all_ways
+def test_few_rows_and_columns(cupy, rng, way, dtype, out_dtype):
+    """Those of `gemv`, of all its configs and layouts; and what is chosen."""
+    if way != "themselves":
+        pytest.skip("gemv multiplies integers themselves")
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    configs = [("gemv", str(config)) for config in find_implementation("gemv").kernel.configs]
+    for few, many, k in ((1, 65, 1), (3, 201, 1041), (7, 130, 4097)):
+        for m, n in ((few, many), (many, few)):
+            a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+            c = whole(rng, (m, n), out_dtype)
+            expected = exact(a, b, out_dtype, 3, -1, c)
+            for left in (cupy.asarray(a), cupy.asarray(a.T.copy()).T):
+                for right in (cupy.asarray(b), cupy.asarray(b.T.copy()).T):
+                    for name in (None, *configs):
+                        sent = left, right, cupy.asarray(c)
+                        out = dxgemm.gemm(*sent, 3, -1, implementation=name)
+                        np.testing.assert_array_equal(out.get(), expected)
+
+
 @pytest.mark.parametrize("alpha, beta", [(1, 0), (0, 1), (1, 1)])
 def test_bool_is_whether_a_sum_is_not_0(home, rng, alpha, beta):
     m, n, k = SIZE

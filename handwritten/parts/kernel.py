@@ -171,6 +171,7 @@ class Kernel:
         quantises: True if the kernel stores the values of an epilogue as int8.
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
         takes_modulus: True if the kernel can take them modulo a number: see `modular`.
+        measured_as: (dtype) -> the dtype whose measured speeds it takes.
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
@@ -206,6 +207,7 @@ class Kernel:
     quantises: bool = False
     widens: bool = False
     takes_modulus: bool = False
+    measured_as: Callable[[str], str] = str
     takes_inner: bool = False
     takes_triangles: bool = False
     takes_masks: bool = False

@@ -19,6 +19,8 @@ from dxgemm.problem.residue_form import ResidueForm, residue_form
 
 Form = ByteForm | JoinedForm | ResidueForm
 
+# Residues that are made and multiplied where each is multiplied a few times only, on an H200.
+RESIDUES_PER_US = 420e3
 STEP_US = 4.0  # time to queue a kernel that splits an operand
 
 
@@ -100,7 +102,9 @@ def predicted_us(form: Form, device: DeviceFacts) -> float | None:
         kernels = _kernels(form, device)
         if not kernels:
             return None
-        return form.slices * (best_of(form.product, device, kernels).us or 0.0)
+        residues = form.count * own.k * own.batch * (own.m + own.n)
+        us = form.slices * (best_of(form.product, device, kernels).us or 0.0)
+        return max(us, residues / RESIDUES_PER_US)
     moved_bytes = 2 * form.digits * sum(own.operand_bytes)
     us = 2 * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
     if isinstance(form, JoinedForm):
