@@ -100,7 +100,7 @@ def computation_of_reals(
     if not problem.is_integer:
         return Computation(problem, results, kernel=implementation)
     form, kernel = form_of_integers(problem, implementation, device)
-    product = truth_as_bytes(problem) if form is None else _longest_product(form)
+    product = truth_as_bytes(problem) if form is None else longest_product(form)
     return Computation(
         product,
         results,
@@ -110,11 +110,11 @@ def computation_of_reals(
     )
 
 
-def _longest_product(form: Form) -> Problem:
-    """Product of a form, the one with the longest k."""
+def longest_product(form: Form) -> Problem:
+    """Product of a form whose kernel computes all: of bytes without a sign, and the longest."""
     if not isinstance(form, ByteForm):
         return form.product
-    return form.product(max(form.terms, key=lambda term: term.width))
+    return form.product(max(form.terms, key=lambda term: (term.dtype != "int8", term.width)))
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
