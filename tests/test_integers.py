@@ -439,8 +439,58 @@ def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
     total = dxgemm.gemm(home.send(a), home.send(b), epilogue=dxgemm.reductions.sum())
     assert int(home.fetch(total)) == exact(a, b, "int64").sum()
     wide = np.ones((2, 2), np.int64)
-    with pytest.raises(errors.UnsupportedProblemError, match="8 and 16 bits"):
-        dxgemm.gemm(wide, wide, epilogue=dxgemm.reductions.sum())
+    for epilogue in (dxgemm.epilogues.scale(2), dxgemm.epilogues.relu | dxgemm.reductions.sum()):
+        with pytest.raises(errors.UnsupportedProblemError, match="8 and 16 bits"):
+            dxgemm.gemm(wide, wide, epilogue=epilogue)
+    with pytest.raises(errors.UnsupportedProblemError, match="int32 and int64, not uint64"):
+        unsigned = wide.astype(np.uint64)
+        dxgemm.gemm(unsigned, unsigned, epilogue=dxgemm.reductions.sum())
+    with pytest.raises(errors.UnsupportedProblemError, match="leave out fused=True"):
+        dxgemm.gemm(wide, wide, epilogue=replace(dxgemm.reductions.sum(), fused=True))
+
+
+REDUCTIONS = ("sum", "min", "max", "argmin", "argmax", "norm")
+
+
+REDUCED = [
+    (*case, modulus)
+    for case in CASES
+    for modulus in (None, 97)
+    if case[1:] in (("int32", "int32"), ("int64", "int64"))
+    if modulus is None or case[0] in ("themselves", "by residues")
+]
+
+
+@pytest.mark.parametrize("way, dtype, out_dtype, modulus", REDUCED, indirect=["way"])
+def test_long_integers_are_reduced_where_they_are_stored(home, rng, way, dtype, out_dtype, modulus):
+    m, n, k = SIZE
+    a, b, c = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype), whole(rng, (m, n), out_dtype)
+    if modulus:
+        matrix = exact_modulo(modulus, a, b, 2, 3, c).astype(out_dtype)
+    else:
+        matrix = exact(a, b, out_dtype, 2, 3, c)
+    sent = [home.send(x) for x in (a, b, c)]
+    for index, name in enumerate(REDUCTIONS):
+        reduction = getattr(dxgemm.reductions, name)((0, 1, None)[index % 3])
+        out = home.send(np.zeros((m, n), out_dtype)) if index % 2 else None
+        found = dxgemm.gemm(*sent, 2, 3, out=out, epilogue=reduction, modulus=modulus)
+        expected = reduction.on_host(matrix)
+        if name == "norm":
+            np.testing.assert_allclose(home.fetch(found), expected, rtol=1e-12)
+        else:
+            np.testing.assert_array_equal(home.fetch(found), expected)
+            assert found.dtype == expected.dtype
+        if out is not None:
+            np.testing.assert_array_equal(home.fetch(out), matrix)
+
+
+def test_reductions_of_the_extremes_of_int64(home):
+    for extreme in (np.iinfo(np.int64).min, np.iinfo(np.int64).max):
+        a, b = np.full((3, 1), extreme), np.ones((1, 2), np.int64)
+        for name in ("argmin", "argmax", "min", "max", "sum"):
+            reduction = getattr(dxgemm.reductions, name)(axis=1)
+            found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), epilogue=reduction))
+            np.testing.assert_array_equal(found, reduction.on_host(a @ b))
 
 
 @pytest.mark.parametrize("way", WAYS[:3], indirect=True)
@@ -650,15 +700,11 @@ MODULAR_FAULTS = {
     "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
     "an epilogue": (
         {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
-        errors.UnsupportedProblemError, "does not go with an epilogue",
+        errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, a modulus",
     ),
     "an inner function": (
         {"modulus": 97, "inner": dxgemm.inners.min_plus},
-        errors.UnsupportedProblemError, "inner function",
-    ),
-    "a reduction": (
-        {"modulus": 97, "epilogue": dxgemm.reductions.sum()},
-        errors.UnsupportedProblemError, "reduction",
+        errors.UnsupportedProblemError, "inner functions take integers",
     ),
     "a kernel": (
         {"modulus": 97, "implementation": "wgmma"},

@@ -96,8 +96,8 @@ def gemm(
             c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
             float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
             nearest, ties to even, and clamped; NaN becomes 0): out has that dtype. Other integers
-            take no epilogue. It may end in a reduction, or be a reduction alone: see
-            `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
+            take reductions alone, of results in int32 or int64. It may end in a reduction, or be
+            one alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
             passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
             alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
@@ -128,8 +128,8 @@ def gemm(
             copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
         modulus: number from 2 to 2**31 - 1 modulo which a result of integers is taken: it is in
             [0, modulus). Operands, alpha, beta and c are any integers, negative ones included. The
-            result's dtype is as without it. It excludes epilogues, reductions, masks and inner
-            functions.
+            result's dtype is as without it. It excludes epilogues but for a reduction alone, masks
+            and inner functions.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
