@@ -97,8 +97,8 @@ def gemm(
             float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
             nearest, ties to even, and clamped; NaN becomes 0): out has that dtype. Other integers
             take reductions alone, of results in int32 or int64. It may end in a reduction, or be
-            one alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
-            passed.
+            one alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored only
+            if out is passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
             alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
             beta is 0, or 1 to add c in the same way. For real operands, without a precision.
