@@ -33,7 +33,8 @@ SHAPES = (
 BATCHES = ((4, 512), (64, 64))
 # Modulo numbers: the largest, a prime of number-theoretic transforms, and a short one.
 MODULAR = (
-    ("int32", 2**31 - 1), ("int32", 998_244_353), ("int32", 65_537), ("int64", 998_244_353),
+    ("int32", 2**31 - 1), ("int32", 998_244_353), ("int32", 65_537), ("uint8", 2),
+    ("int64", 998_244_353),
 )  # fmt: skip
 MODULAR_SHAPES = ((256, 256, 256), (1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192))
 

@@ -30,7 +30,7 @@ from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import ResidueForm, residue_form
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm, residue_form
 from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
@@ -75,9 +75,9 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
 # Of the forms, bytes make results of 32 bits, residues those of 64. The simulator runs two.
 FORMS = {
     "themselves": type(None), "by bytes": ByteForm, "in one kernel": JoinedForm,
-    "by residues": ResidueForm,
+    "by residues": ResidueForm, "by remainders": RemainderForm,
 }  # fmt: skip
-WAYS = list(FORMS)[: 2 if simulator_enabled() else None]
+WAYS = list(FORMS)[: 2 if simulator_enabled() else 4]
 CASES = [
     (way, *dtypes)
     for way in WAYS
@@ -643,11 +643,26 @@ def residues(values, modulus):
     return (values.astype(np.int64) % modulus).astype(np.uint64)
 
 
+@pytest.mark.parametrize("way", ["by remainders"], indirect=True)
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint8 int8", "uint64", "int64"])
+def test_products_modulo_a_byte_are_one_product_of_bytes(home, rng, monkeypatch, way, dtype):
+    """Reduced operands, whose sums are exact in int32 for a part of k at a time."""
+    m, n, k = SIZE
+    monkeypatch.setattr(_residue_form, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
+    a, b = extremes(m, n, k, *factor_dtypes(dtype))
+    a[1:, ::2], b[:, 1:] = whole(rng, a[1:, ::2].shape, a.dtype), whole(rng, (k, n - 1), b.dtype)
+    c = whole(rng, (m, n), "int64")
+    for modulus in (2, 3, 255, 256):
+        sent = [home.send(x) for x in (np.asfortranarray(a), b, c)]
+        found = home.fetch(dxgemm.gemm(*sent, -5, 7, modulus=modulus))
+        np.testing.assert_array_equal(found, exact_modulo(modulus, a, b, -5, 7, c))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint64"])
 @pytest.mark.parametrize("modulus", [2, 998_244_353, 2**31 - 1])
 @pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (100, 3, 2**17 + 5)])
-def test_large_products_modulo_a_number(cupy, rng, monkeypatch, dtype, modulus, shape):
+def test_large_products_modulo_a_number(cupy, rng, dtype, modulus, shape):
     m, n, k = shape
     a, b, c = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype), whole(rng, (m, n), "int64")
     left, right, added = (residues(x, modulus) for x in (a, b, c))
@@ -656,9 +671,10 @@ def test_large_products_modulo_a_number(cupy, rng, monkeypatch, dtype, modulus, 
         x, y = left[:, first : first + 4], right[first : first + 4]
         expected = (expected % modulus) + x @ y
     expected = (5 * (expected % modulus) + (modulus - 1) * added) % modulus
-    for names in (None, "emulated_float64", "emulated_float64_tile", "widening_tile"):
+    names = [None, "emulated_float64", "emulated_float64_tile", "widening_tile"]
+    for name in names + ["wgmma", "tensor_tile", "shifted_tile"] * (modulus <= 256):
         sent = [cupy.asarray(x) for x in (a, b, c)]
-        out = dxgemm.gemm(*sent, 5, -1, modulus=modulus, implementation=names)
+        out = dxgemm.gemm(*sent, 5, -1, modulus=modulus, implementation=name)
         np.testing.assert_array_equal(out.get(), expected)
 
 
@@ -707,7 +723,7 @@ MODULAR_FAULTS = {
         errors.UnsupportedProblemError, "inner functions take integers",
     ),
     "a kernel": (
-        {"modulus": 97, "implementation": "wgmma"},
+        {"modulus": 257, "implementation": "wgmma"},
         errors.UnsupportedProblemError, "does not compute modulo|needs a GPU",
     ),
 }  # fmt: skip

@@ -7,7 +7,8 @@ modulo 2**64; or modulo p, by W_i and P modulo p. A thread has four neighbours o
 Layout: c and out (m, n), any strides, any batch, in int64 or uint64; modulo p of 32 bits, too. The
 residues, which `digits` and `emulated_float64` make, are in the last operand: bytes (moduli, m, n),
 any batch, rows padded to 32 bytes. Modulo p, numbers follow them: p, its inverse in float64, P
-modulo p, and each W_i modulo p. a, b and k are not used.
+modulo p, and each W_i modulo p. Or p and its inverse follow sums in int32, rows padded to 32
+elements, which are reduced modulo p alone. a, b and k are not used.
 Source: Chinese remainders as in D. Knuth, "The Art of Computer Programming", 4.3.2; `moduli`,
 `modular`.
 """
@@ -96,7 +97,8 @@ def make_kernel(
     """The kernel of one dtype of c and out and so many moduli, as a Python function to compile.
 
     Args:
-        kind: "modular" for a result modulo a number, "" for one modulo 2**64.
+        kind: "modular" for a result modulo a number, "sums" for that of sums in the place of
+            residues, "" for one modulo 2**64.
     """
     from numba import cuda, int8, int32, int64
 
@@ -106,7 +108,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel
     from dxgemm.handwritten.parts.widening import make_put_element
 
-    moduli, (rows, cols), is_modular = int(count), tile(config), kind == "modular"
+    moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
+    is_sum, loaded_type = kind == "sums", int32 if kind == "sums" else int8
     lanes = cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
     finish = make_finish(out_dtype)
@@ -125,13 +128,17 @@ def make_kernel(
             place = (matrix * moduli * m + row) * pitch + col
             loaded = ()
             for i in static_range(moduli):
-                loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
+                at = place + i * m * pitch
+                loaded = loaded + (load_vector(loaded_type, WIDTH, residues, at),)
             for j in static_range(WIDTH):
                 if col + j < n:
                     of_element = ()
                     for i in static_range(moduli):
                         of_element = of_element + (int32(loaded[i][j]),)
-                    value = combine(of_element, extra)
+                    if is_sum:
+                        value = int64(of_element[0])
+                    else:
+                        value = combine(of_element, extra)
                     place = matrix * c.batch + row * c.row + (col + j) * c.col
                     if is_modular:
                         value = finish(value, alpha, beta, c, place, extra[1], extra[2])

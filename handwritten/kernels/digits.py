@@ -26,7 +26,7 @@ from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 WARP, CHUNK = 32, 16  # elements of a thread
-FORMS = ("balanced", "bytes", "residues", "reduced residues")
+FORMS = ("balanced", "bytes", "residues", "reduced residues", "reduced")
 ORDERS = ("up", "down")
 FIELDS = 5  # numbers of a modulus: it, its inverse, two words of weights, an offset
 SIGN_BIT = -(2**31)  # of a word
@@ -121,7 +121,7 @@ def make_kernel(
 
     Args:
         order: see `variant`.
-        digits: number of digits, 2 or 4, or of moduli.
+        digits: number of digits, 2 or 4, or of moduli; 1 for the reduced integers themselves.
         form: one of `FORMS`.
         direction: "up" if the lowest digit is first, "down" if it is last.
     """
@@ -138,7 +138,7 @@ def make_kernel(
 
     count = int(digits)
     is_balanced, is_up, has_residues = form == "balanced", direction == "up", "residues" in form
-    is_modular, residue_of = form == "reduced residues", make_residue_of(dtype)
+    is_modular, residue_of = form.startswith("reduced"), make_residue_of(dtype)
     pack_digit = make_pack_digit()
     fill, pack_residue = make_residues(count if has_residues else 1)
     table_size = FIELDS * count

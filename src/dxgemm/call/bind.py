@@ -21,12 +21,12 @@ from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
-from dxgemm.lower.residue_products import lower_modular, lower_residues
+from dxgemm.lower.residue_products import lower_modular, lower_remainders, lower_residues
 from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.dtypes import PRODUCT_BITS
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
-from dxgemm.problem.residue_form import ResidueForm
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
@@ -156,6 +156,8 @@ def _lower_integers(
     product, form = computation.product, computation.bytes
     if isinstance(form, ResidueForm):
         return lower_residues(form, candidate, device)
+    if isinstance(form, RemainderForm):
+        return lower_remainders(form, candidate, device)
     if isinstance(form, JoinedForm):
         return lower_joined(form, candidate, device)
     if form is not None:

@@ -15,9 +15,10 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.byte_form import ByteForm, JoinedForm, digit_forms
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
-from dxgemm.problem.residue_form import ResidueForm, residue_form
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm, remainder_form, residue_form
 
-Form = ByteForm | JoinedForm | ResidueForm
+Form = ByteForm | JoinedForm | RemainderForm | ResidueForm
+BY_BYTES = ByteForm, RemainderForm  # that any kernel of bytes multiplies
 
 # Residues that are made and multiplied where each is multiplied a few times only, on an H200.
 RESIDUES_PER_US = 420e3
@@ -50,22 +51,22 @@ def form_of_integers(
     The form is None for a product of the integers themselves. A kernel that is asked for by name
     multiplies these if it can, and otherwise bytes or residues.
     """
-    residues = residue_form(problem)
-    forms: list[Form] = [*digit_forms(problem), *([residues] if residues else [])]
+    others = remainder_form(problem), residue_form(problem)
+    forms: list[Form] = [*digit_forms(problem), *(form for form in others if form is not None)]
     asked = implementation
     if isinstance(asked, BatchInvariant):  # exact in any order
         asked = asked.implementation
     if not forms or asked is None:
         form = quickest(problem, forms, device) if forms else None
-        if form is not None and not isinstance(form, ByteForm):
+        if isinstance(form, JoinedForm | ResidueForm):
             asked = best_of(form.product, device, _kernels(form, device)).implementation.name
         return form, asked
     kernel = asked_kernel(asked)[0]
     dtypes = kernel.dtypes if isinstance(kernel, KernelFile) else ()
-    if problem.dtype in dtypes:
+    if problem.dtype in dtypes and (kernel.kernel.takes_modulus or not problem.modulus):
         return None, asked
     for form in forms:
-        if _multiplies(kernel, form) or (isinstance(form, ByteForm) and "int8" in dtypes):
+        if _multiplies(kernel, form) or (isinstance(form, BY_BYTES) and "int8" in dtypes):
             return form, asked
     return None, asked
 
@@ -105,8 +106,17 @@ def predicted_us(form: Form, device: DeviceFacts) -> float | None:
         residues = form.count * own.k * own.batch * (own.m + own.n)
         us = form.slices * (best_of(form.product, device, kernels).us or 0.0)
         return max(us, residues / RESIDUES_PER_US)
-    moved_bytes = 2 * form.digits * sum(own.operand_bytes)
-    us = 2 * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    moved_bytes, steps = 2 * sum(own.operand_bytes), 2
+    if isinstance(form, RemainderForm):
+        moved_bytes += form.slices * (own.result_bytes + 4 * own.batch * own.m * own.n)
+        steps = 3 * form.slices
+    else:
+        moved_bytes *= form.digits
+    us = steps * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    if isinstance(form, RemainderForm):
+        kernels = legal_kernels(form.product, device)
+        best_us = best_of(form.product, device, kernels).us if kernels else None
+        return None if best_us is None else us + form.slices * best_us
     if isinstance(form, JoinedForm):
         kernels = _kernels(form, device)
         return us + (best_of(form.product, device, kernels).us or 0.0) if kernels else None

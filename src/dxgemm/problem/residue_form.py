@@ -1,7 +1,7 @@
 """Products of integers modulo 2**64, or a number, as products of residues by several moduli.
 
 The product of whole numbers is found from its residues if it is below half the product of the
-moduli.
+moduli. Modulo a number up to 256, the residues modulo this are bytes, which one product takes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.handwritten.parts.moduli import LONGEST_K, MODULI
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.problem.dtypes import INTEGER_BITS, ITEM_SIZES, PRODUCT_BITS, factor_dtypes
+from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
 
+MOST_REMAINDER_MODULUS, MOST_SUM = 256, 2**31 - 1
 MOST_SHARE = 0.49  # of the product of the moduli, that a result may have: see `add_residues`
 
 
@@ -55,6 +59,67 @@ class ResidueForm:
 
     def __str__(self) -> str:
         return f"{self.count} products of residues"
+
+
+@dataclass(frozen=True)
+class RemainderForm:
+    """Integers modulo a number up to 256, by one product of their residues modulo it.
+
+    Attributes:
+        problem: the problem.
+        slices: parts of k that are multiplied in turn: their sums are exact in int32.
+    """
+
+    problem: Problem
+    slices: int
+
+    products = 1  # of int8
+
+    @property
+    def slice_k(self) -> int:
+        """k of a part."""
+        return -(-self.problem.k // self.slices)
+
+    @property
+    def step(self) -> int:
+        """Bytes of a row of residues, with a margin of 0."""
+        return copied_step(self.slice_k, "int8")
+
+    @property
+    def product(self) -> Problem:
+        """Problem of the product of a part, whose sums are left in a workspace."""
+        own, step, row = self.problem, self.step, row_bytes(self.problem.n)
+        out = Strides(own.m * row, row, 1)
+        return replace(
+            own,
+            dtype="int8",
+            out_dtype="int32",
+            precision=None,
+            k=step,
+            a=Strides(own.m * step if own.a.batch else 0, step, 1),
+            b=Strides(own.n * step if own.b.batch else 0, 1, step),
+            c=out,
+            out=out,
+            a_alignment=MAX_ALIGNMENT,
+            b_alignment=MAX_ALIGNMENT,
+            padded="ab",
+            reads_c=False,
+            in_place=True,
+            triangle="",
+            copies_any_size=False,
+        )
+
+    def __str__(self) -> str:
+        return "1 product of bytes"
+
+
+def remainder_form(problem: Problem) -> RemainderForm | None:
+    """Form of a problem with a modulus up to 256; None of one that has no such form."""
+    is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
+    if not (is_plain and 0 < problem.modulus <= MOST_REMAINDER_MODULUS):
+        return None
+    longest = min(MOST_SUM // (problem.modulus // 2) ** 2, MOST_INDEX)
+    return RemainderForm(problem, -(-problem.k // longest))
 
 
 def residue_form(problem: Problem) -> ResidueForm | None:
