@@ -28,7 +28,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api",),
+    ("api", "contractions"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),

@@ -22,7 +22,7 @@ from typing import Any
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.moduli import MODULI
-from dxgemm.handwritten.parts.residue_store import ALIGNMENT
+from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 WIDTH, LANES = 4, 32  # elements of a thread, threads along a row
@@ -100,20 +100,18 @@ def make_kernel(
         kind: "modular" for a result modulo a number, "sums" for that of sums in the place of
             residues, "" for one modulo 2**64.
     """
-    from numba import cuda, int8, int32, int64
+    from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.intrinsics import load_vector, scaled
+    from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.modular import make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import make_put_element
 
     moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
-    is_sum, loaded_type = kind == "sums", int32 if kind == "sums" else int8
+    is_sum = kind == "sums"
     lanes = cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
-    finish = make_finish(out_dtype)
-    plus_c, put = make_plus_c("int64", out_dtype), make_put_element(out_dtype)
+    take = make_take(moduli, WIDTH, "int32" if is_sum else "int8")
+    finish, (begin, put) = make_finish(out_dtype), make_put_element("int64", out_dtype)
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -123,13 +121,11 @@ def make_kernel(
         row = int64(first_row + thread // lanes)
         col = int64(first_col + thread % lanes * WIDTH)
         if row < m and col < n:
-            residues = extra[0][0]
-            pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            place = (matrix * moduli * m + row) * pitch + col
-            loaded = ()
-            for i in static_range(moduli):
-                at = place + i * m * pitch
-                loaded = loaded + (load_vector(loaded_type, WIDTH, residues, at),)
+            # With a modulus, alpha and beta are applied before the element is put.
+            at = begin(matrix, alpha, beta, c, out, extra)
+            if is_modular:
+                at = begin(matrix, int64(1), int64(0), c, out, extra)
+            loaded = take(extra[0][0], matrix, m, n, row, col)
             for j in static_range(WIDTH):
                 if col + j < n:
                     of_element = ()
@@ -139,12 +135,10 @@ def make_kernel(
                         value = int64(of_element[0])
                     else:
                         value = combine(of_element, extra)
-                    place = matrix * c.batch + row * c.row + (col + j) * c.col
                     if is_modular:
+                        place = matrix * c.batch + row * c.row + (col + j) * c.col
                         value = finish(value, alpha, beta, c, place, extra[1], extra[2])
-                    else:
-                        (value,) = plus_c((scaled(alpha, value),), beta, c, place, 0)
-                    put(out.data, matrix * out.batch + row * out.row + (col + j) * out.col, value)
+                    put((value,), at, row, col + j)
 
     return add_residues_kernel
 

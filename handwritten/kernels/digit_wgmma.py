@@ -24,7 +24,7 @@ from dxgemm.handwritten.parts.digit_terms import Term, digits_of, terms_of
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_add
+from dxgemm.handwritten.parts.wgmma_mainloop import make_add
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, Load, make_fetch_operand, make_load
 
 
@@ -78,7 +78,7 @@ def make_digit_multiply(config: WgmmaConfig, terms: tuple[Term, ...]) -> Callabl
     from dxgemm.handwritten.parts.intrinsics import scaled, zeros
     from dxgemm.handwritten.parts.unroll import device, static_range
 
-    adds = tuple(make_add(config, KINDS[term.dtype], False, False) for term in terms)
+    adds = tuple(make_add(config, term.dtype, False, False) for term in terms)
     widths, count = tuple(term.width for term in terms), len(terms)
     items, products = config.strips * config.tile_n // 2, sum(widths)
     shifts = [first.shift - second.shift for first, second in pairwise(terms)]

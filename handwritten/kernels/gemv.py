@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_skinny_place
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 from dxgemm.handwritten.parts.skinny_store import ITEM_BYTES, make_add_partial_tiles, make_store
-from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
+from dxgemm.handwritten.parts.unroll import Operand, device, gemm_kernel, static_range
 
 INTEGERS = (
     "int16", "uint16", "int32", "uint32", "int64", "uint64", "int16 uint16", "uint16 int16",
@@ -228,7 +228,9 @@ def make_kernel(
     sums_bytes = config.sums_bytes * item // 4
     rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
     (a_dtype, _, b_dtype) = dtype.partition(" ")
-    a_stored, b_stored = stored_type(a_dtype), stored_type(b_dtype or a_dtype)
+    x_stored, y_stored = stored_type(a_dtype), stored_type(b_dtype or a_dtype)
+    if not large_is_a:
+        x_stored, y_stored = y_stored, x_stored
     multiply = make_multiply(config, dtype, is_along_k, sums_kind)
     find = make_skinny_place(config, TILE_K, large_is_a)
     add_partial_tiles = make_add_partial_tiles(config, sums_kind)
@@ -254,16 +256,12 @@ def make_kernel(
         warp: int32 = thread // WARP
         row: int32 = warp * rows if is_along_k else lane
         at: int32 = first + (lane if is_along_k else warp)
-        if large_is_a:
-            x_data, y_data = view_as(a_stored, a.data), view_as(b_stored, b.data)
-            x_at = x_offsets(int64(matrix) * a.batch, x + row, x_count - 1, a.row)
-            y_at = y_offsets(int64(matrix) * b.batch, y, y_count - 1, b.col)
-            sums = multiply(x_data, y_data, x_at, y_at, a.col, b.row, at, end)
-        else:
-            x_data, y_data = view_as(b_stored, b.data), view_as(a_stored, a.data)
-            x_at = x_offsets(int64(matrix) * b.batch, x + row, x_count - 1, b.col)
-            y_at = y_offsets(int64(matrix) * a.batch, y, y_count - 1, a.row)
-            sums = multiply(x_data, y_data, x_at, y_at, b.row, a.col, at, end)
+        columns = Operand(b.data, b.batch, b.col, b.row)
+        large_one, small_one = (a, columns) if large_is_a else (columns, a)
+        x_data, y_data = view_as(x_stored, large_one.data), view_as(y_stored, small_one.data)
+        x_at = x_offsets(int64(matrix) * large_one.batch, x + row, x_count - 1, large_one.row)
+        y_at = y_offsets(int64(matrix) * small_one.batch, y, y_count - 1, small_one.row)
+        sums = multiply(x_data, y_data, x_at, y_at, large_one.col, small_one.col, at, end)
 
         # --- Epilogue: the block adds up; then a cluster, each block a share ---
         if is_along_k:

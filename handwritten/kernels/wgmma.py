@@ -18,14 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.frames.tma import make_tma_kernel
-from dxgemm.handwritten.parts import wgmma_layouts
+from dxgemm.handwritten.parts import operands, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.operands import BYTES, HALVES, exchanged_dtype, sums_dtype
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
+from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
@@ -39,7 +38,7 @@ def make_kernel(
     """
     tile_k = wgmma_layouts.stage_k(dtype)
     is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
-    kind = KINDS[exchanged_dtype(dtype) if is_exchanged else dtype]
+    multiplied = operands.exchanged_dtype(dtype) if is_exchanged else dtype
     order = -1 if is_exchanged else 1
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
@@ -48,10 +47,10 @@ def make_kernel(
         tile_k,
         make_place(config, tile_k, stored, slicing == "sliced", is_dead),
         make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS[::order]),
-        make_multiply(config, kind, a_across, b_across),
+        make_multiply(config, multiplied, a_across, b_across),
         make_store(
-            config, out_dtype or dtype, not is_exchanged, kind == "tf32" and a_across, stored,
-            epilogue, sums_dtype(dtype),
+            config, out_dtype or dtype, not is_exchanged, dtype == "float32" and a_across, stored,
+            epilogue, operands.sums_dtype(dtype),
         ),
         is_exchanged,
     )  # fmt: skip
@@ -84,7 +83,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),
     ),
-    dtypes=(*HALVES, "float32", *BYTES),
+    dtypes=(*operands.HALVES, "float32", *operands.BYTES),
     only_arch=90,
     supports=wgmma_layouts.supports,
     variant=wgmma_layouts.variant,

@@ -44,7 +44,7 @@ def make_free(config: Any) -> Callable[..., Any]:
     return device_function(unroll(free))
 
 
-def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
     """Make the device function of the consumers that computes the sums of a tile.
 
     It takes the addresses of the stages and their barriers, the thread, the tile's number of
@@ -53,18 +53,18 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
     Args:
         config: a `WgmmaConfig`.
-        kind: kind of wgmma; sums are int32 for bytes, else float32.
+        dtype: dtype of a and b; sums are int32 for bytes, else float32.
         a_across, b_across: True for MN-major operands.
     """
-    if kind == "tf32" and a_across:
+    if dtype == "float32" and a_across:
         return make_multiply_from_registers(config, b_across)
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import unroll
 
-    add = make_add(config, kind, a_across, b_across)
-    scalar = int32 if ITEM_BYTES[kind] == 1 else float32
+    add = make_add(config, dtype, a_across, b_across)
+    scalar = int32 if ITEM_BYTES[KINDS[dtype]] == 1 else float32
     count = config.strips * config.tile_n // 2
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity):
@@ -74,7 +74,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     return device_function(unroll(multiply))
 
 
-def make_add(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
     """`make_multiply` of a device function that adds to sums, which it takes first."""
     from numba import int32
 
@@ -82,7 +82,7 @@ def make_add(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    items = config.tile_n // 2
+    kind, items = KINDS[dtype], config.tile_n // 2
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.

@@ -159,7 +159,7 @@ def _copied_bytes(problem: Problem, source: Strides, copy: Strides, along: int) 
     row_bytes = cols * ITEM_SIZES[problem.dtype]
     is_turned = (source.col if copies_rows else source.row) != 1
     (config,) = align_rows.KERNEL.configs
-    tile_rows, tile_chunks = align_rows.tile(config, "any" if is_turned else "row")
+    tile_rows, tile_chunks = config.tile("any" if is_turned else "row")
     blocks = math.ceil(rows / tile_rows) * math.ceil(row_bytes / (tile_chunks * CHUNK_BYTES))
     read_bytes = rows * row_bytes * (TURNED if is_turned else 1)
     return matrices * max(read_bytes, blocks * LEAST_COPIED_BYTES)
