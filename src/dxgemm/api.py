@@ -14,7 +14,7 @@ from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
-from dxgemm.call.matmul import multiply
+from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
@@ -38,6 +38,7 @@ from dxgemm.problem.arguments import (
     Number,
     Precision,
     Triangle,
+    Triangular,
     check_flag,
     check_list,
     check_name,
@@ -67,6 +68,7 @@ def gemm(
     batch_invariant: bool = False,
     mask: Any = None,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -124,6 +126,11 @@ def gemm(
             It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
         conjugate: "a", "b" or "ab" to multiply the conjugates of these operands; they are not
             copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
+        triangular: triangles of a and of b: "lower", "upper", "unit lower", "unit upper", or None
+            for a full operand; such as ("lower", None). The product is that of `numpy.tril(a)` or
+            `numpy.triu(a)`: the other elements count as 0, and whatever is there, NaN included,
+            never shows. Of a "unit" operand the diagonal counts as ones, and is not used either.
+            Matrices need not be square. It excludes inner.
         modulus: number from 2 to 2**31 - 1 modulo which a result of integers is taken: it is in
             [0, modulus). Operands, alpha, beta and c are any integers, negative ones included. The
             result's dtype is as without it. It excludes epilogues but for a reduction alone, masks
@@ -150,6 +157,10 @@ def gemm(
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
+        A triangular operand is copied to a workspace, with zeros beside its diagonal. Kernels then
+        multiply the part of k that a tile needs: half of it, or of two triangles a third or a
+        sixth. Products with these zeros are skipped or not: where the other operand has NaN or
+        infinities, rows and columns that meet it as 0 * NaN may be NaN or not.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
@@ -157,7 +168,8 @@ def gemm(
     try:
         arithmetic = precision if modulus is None else with_modulus(modulus, precision)
         options = (
-            epilogue, inner, implementation, arithmetic, batch_invariant, mask, conjugate, stream
+            epilogue, inner, implementation, arithmetic, batch_invariant, mask, conjugate,
+            triangular, stream,
         )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
@@ -230,7 +242,7 @@ def gemm_symmetric(
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
         arithmetic = precision if modulus is None else with_modulus(modulus, precision)
-        options = epilogue, inner, implementation, arithmetic, False, None, "", stream
+        options = epilogue, inner, implementation, arithmetic, False, None, "", None, stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -254,6 +266,7 @@ def matmul(
     precision: Precision | None = None,
     batch_invariant: bool = False,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -269,8 +282,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, inner, implementation, precision, batch_invariant, conjugate, modulus, stream: as
-            `gemm` takes them.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, modulus,
+            stream: as `gemm` takes them. Vectors are not triangular.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -286,9 +299,12 @@ def matmul(
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
-        batch_invariant=batch_invariant, conjugate=conjugate, modulus=modulus, stream=stream,
+        batch_invariant=batch_invariant, conjugate=conjugate, triangular=triangular,
+        modulus=modulus, stream=stream,
     )  # fmt: skip
     try:
+        if triangular is not None:
+            refuse_vectors(triangular, a, b)
         return multiply(multiply_matrices, a, b, out, epilogue, stream)
     except DxgemmError as error:
         error.name_call("matmul")
