@@ -688,6 +688,9 @@ def test_a_modulus_goes_with_batches_plans_matmul_groups_and_symmetric_results(h
     plan = dxgemm.plan(*sent, modulus=97)
     np.testing.assert_array_equal(home.fetch(plan()), expected)
     assert "modulo 97" in repr(plan)
+    options = {"triangular": ("lower", None), "modulus": 97}
+    found = home.fetch(dxgemm.gemm(sent[0][0], sent[1], **options))
+    np.testing.assert_array_equal(found, exact_modulo(97, np.tril(a[0]), b))
     found = dxgemm.gemm_symmetric(sent[0][0], modulus=97)
     np.testing.assert_array_equal(home.fetch(found), exact_modulo(97, a[0], a[0].T))
     lists = [home.send(a[0]), home.send(a[1][:2])], [home.send(b), home.send(b[:, :3].copy())]
