@@ -78,6 +78,20 @@ class FrozenModule(ModuleType):
         return FrozenModule, (vars(self),)
 
 
+class KeyedModule(ModuleType):
+    """A module to numba, whose attributes are made when they are read.
+
+    Attributes:
+        key: text that stands for all that a function may read of it.
+    """
+
+    key: str
+
+    def anew(self) -> KeyedModule:
+        """Another one of the same key, with functions that no compiler has seen."""
+        raise NotImplementedError
+
+
 class Source(NamedTuple):
     """A function that is copied, with its code and defaults."""
 
@@ -215,6 +229,8 @@ class Description:
             return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return "dtype", repr(value)
+        if isinstance(value, KeyedModule):
+            return "keyed", value.key
         if isinstance(value, FrozenModule):
             named = ((a, f"{value.__name__}.{a}", v) for a, v in sorted(vars(value).items()))
             return "module", tuple((a, self.value(path, v)) for a, path, v in named)
