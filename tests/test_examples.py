@@ -84,3 +84,10 @@ def test_the_pipeline_of_nvmath_takes_whole_tiles_only(monkeypatch, m, n, k):
 
     with pytest.raises(ValueError, match=rf"m={m}, n={n}, k={k}"):
         nvmath_pipeline(np.ones((m, k)), np.ones((k, n)), np.ones((m, n)))
+
+
+def test_integers_agree_with_those_of_python():
+    printed = run_example("integers", "--size", "9" if simulator_enabled() else "120")
+    symbols = 6 if simulator_enabled() else 32
+    assert "triangles" in printed and f"messages of {symbols} symbols" in printed
+    assert "Every result agrees with Python's integers" in printed
