@@ -69,8 +69,8 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
-    strip_bytes = WARPGROUP_ROWS * ROW_BYTES
-    group_bytes = 0 if is_pingpong else strip_bytes
+    group_bytes = 0 if is_pingpong else WARPGROUP_ROWS * ROW_BYTES
+    strip_bytes = config.piece_step * ROW_BYTES  # from a strip of a warpgroup to its next one
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16

@@ -173,8 +173,9 @@ def make_load(
     width = min(tile_k, config.tile_n) if b_across else 1
     b_bytes = -(-config.tile_n // width) * width * ROW_BYTES
     b_start = parts * panels * a_bytes
-    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
-    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, config.is_paired)
+    pair_m, pair_n = config.pair
+    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across, pair_n > 1)
+    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, pair_m > 1)
 
     def begin():
         if by_table:

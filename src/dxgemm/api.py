@@ -14,7 +14,7 @@ from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
-from dxgemm.call.matmul import multiply
+from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
@@ -37,6 +37,7 @@ from dxgemm.problem.arguments import (
     Number,
     Precision,
     Triangle,
+    Triangular,
     check_flag,
     check_list,
     check_name,
@@ -65,6 +66,7 @@ def gemm(
     batch_invariant: bool = False,
     mask: Any = None,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
@@ -121,6 +123,11 @@ def gemm(
             It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
         conjugate: "a", "b" or "ab" to multiply the conjugates of these operands; they are not
             copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
+        triangular: triangles of a and of b: "lower", "upper", "unit lower", "unit upper", or None
+            for a full operand; such as ("lower", None). The product is that of `numpy.tril(a)` or
+            `numpy.triu(a)`: the other elements count as 0, and whatever is there, NaN included,
+            never shows. Of a "unit" operand the diagonal counts as ones, and is not used either.
+            Matrices need not be square. It excludes inner.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
@@ -143,13 +150,18 @@ def gemm(
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
+        A triangular operand is copied to a workspace, with zeros beside its diagonal. Kernels then
+        multiply the part of k that a tile needs: half of it, or of two triangles a third or a
+        sixth. Products with these zeros are skipped or not: where the other operand has NaN or
+        infinities, rows and columns that meet it as 0 * NaN may be NaN or not.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
     """
     try:
         options = (
-            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate, stream
+            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate,
+            triangular, stream,
         )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
@@ -220,7 +232,7 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
-        options = epilogue, inner, implementation, precision, False, None, "", stream
+        options = epilogue, inner, implementation, precision, False, None, "", None, stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -244,6 +256,7 @@ def matmul(
     precision: Precision | None = None,
     batch_invariant: bool = False,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     stream: Any = None,
 ) -> Any:
     """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
@@ -258,8 +271,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, inner, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes
-            them.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, stream: as
+            `gemm` takes them. Vectors are not triangular.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -275,9 +288,11 @@ def matmul(
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
-        batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
+        batch_invariant=batch_invariant, conjugate=conjugate, triangular=triangular, stream=stream,
     )  # fmt: skip
     try:
+        if triangular is not None:
+            refuse_vectors(triangular, a, b)
         return multiply(multiply_matrices, a, b, out, epilogue, stream)
     except DxgemmError as error:
         error.name_call("matmul")
