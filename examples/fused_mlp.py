@@ -1,6 +1,6 @@
 """Two products in one kernel of your own: gelu(x @ w1) @ w2, whose middle stays in shared memory.
 
-    python examples/fused_mlp.py --rows 16384 --widths 128 256
+    python examples/fused_mlp.py --rows 16384 --widths 128 256 --instruction wgmma
 
 A block takes rows of x, computes their rows of gelu(x @ w1) in tiles, keeps these in shared memory
 and multiplies them by w2. Two calls of `gemm` write and read the middle instead. Both are checked
@@ -58,9 +58,9 @@ def make_mlp(dtype: str, m: int, n: int, width: int, **options: Any) -> tuple[An
     return tile, mlp
 
 
-def plan_mlp(x: Any, w1: Any, w2: Any, out: Any) -> Any:
+def plan_mlp(x: Any, w1: Any, w2: Any, out: Any, instruction: str | None = None) -> Any:
     """A call of the kernel."""
-    tile, mlp = make_mlp(DTYPE, *TILE, w1.shape[1])
+    tile, mlp = make_mlp(DTYPE, *TILE, w1.shape[1], instruction=instruction)
     return tile.plan(mlp, -(-x.shape[0] // tile.m), x, w1, w2, out)
 
 
@@ -83,7 +83,7 @@ def on_host(array: Any) -> np.ndarray:
     return np.asarray(array.get() if hasattr(array, "get") else array, np.float64)
 
 
-def measure(rows: int, width: int) -> tuple[str, ...]:
+def measure(rows: int, width: int, instruction: str | None) -> tuple[str, ...]:
     """A row of the table.
 
     Raises:
@@ -94,7 +94,7 @@ def measure(rows: int, width: int) -> tuple[str, ...]:
     drawn = [send(rng.standard_normal(size).astype("float32") / 8) for size in sizes]
     x, w1, w2 = (to_dtype(array, DTYPE) for array in drawn)
     hidden, one, two = (to_dtype(send(np.zeros((rows, width), "float32")), DTYPE) for _ in "hot")
-    calls = plan_mlp(x, w1, w2, one), plan_two_calls(x, w1, w2, hidden, two)
+    calls = plan_mlp(x, w1, w2, one, instruction), plan_two_calls(x, w1, w2, hidden, two)
     middle = on_host(x) @ on_host(w1)
     expected = gelu_on_arrays(middle, np) @ on_host(w2)
     times = []
@@ -117,8 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=ROWS, help="of x")
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="of all layers")
+    parser.add_argument("--instruction", help="wgmma on Hopper")
     options = parser.parse_args()
-    rows = [measure(options.rows, width) for width in options.widths]
+    rows = [measure(options.rows, width, options.instruction) for width in options.widths]
     print_table((">rows", ">width", ">one kernel", ">two calls", ">ratio"), rows)
     print(f"{DTYPE}; a call: {clock_name()}.")
     print("Every result agrees with NumPy's.")

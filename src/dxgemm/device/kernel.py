@@ -67,7 +67,8 @@ class UserKernel:
         return compiled_function(self.recorded, lambda number: number, inlined, other=other)
 
 
-_KEPT = "_dxgemm_kernel"  # attribute of a function: what was made of it
+MOST_KERNELS = 256  # that are kept; others are recorded again
+_kernels: dict[FunctionType, UserKernel] = {}  # the last ones recorded at the end
 
 
 def kernel_of(kernel: Any) -> UserKernel:
@@ -78,11 +79,13 @@ def kernel_of(kernel: Any) -> UserKernel:
             compiled kernel stays the same.
     """
     function = getattr(kernel, "py_func", kernel)
-    known: UserKernel | None = getattr(function, _KEPT, None)
-    if known is None or known.function is not function or not known.is_current:
-        check_plain(function, KERNEL)
-        known = _record(function)
-        setattr(function, _KEPT, known)
+    check_plain(function, KERNEL)
+    known = _kernels.get(function)
+    if known is None or not known.is_current:
+        _kernels.pop(function, None)
+        known = _kernels[function] = _record(function)
+        for oldest in list(_kernels)[:-MOST_KERNELS]:
+            _kernels.pop(oldest, None)
     return known
 
 
