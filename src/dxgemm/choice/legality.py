@@ -138,7 +138,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened
+    is_special = problem.is_quantised or problem.is_widened or problem.modulus
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     elif problem.takes_pairs or problem.mask_block or is_special:
