@@ -15,10 +15,12 @@ from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import epilogues, errors, inners, reductions
+from dxgemm.choice import selection
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.selection import rank
 from dxgemm.epilogues import Scalar, bias, residual
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import small_batch
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
 from dxgemm.runtime.device import device_facts
@@ -118,21 +120,52 @@ def test_layouts_tell_a_from_b(home, dtype, layout):
     assert (out.fetch() == exact.astype(a.dtype)).all()
 
 
+CONFIGS = [
+    (name, config)
+    for name in ("tuned", "small_batch")
+    for config in find_implementation(name).kernel.configs
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", find_implementation("tuned").kernel.configs, ids=str)
+@pytest.mark.parametrize(("kernel", "config"), CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_config(home, config, dtype):
+def test_every_config(home, kernel, config, dtype):
     if not config.takes(dtype):
         pytest.skip("its accumulators do not fit")
-    a, b = ints((200, 43), dtype), ints((43, 280), dtype, 1)
+    a, b = ints((2, 200, 43), dtype), ints((2, 43, 280), dtype, 1)
     for name in ("l1", "min_plus") if dtype == "float32" else ("l1",):
-        options = {"inner": getattr(inners, name), "implementation": ("tuned", config)}
-        if config.cluster > 1 and name == "min_plus":
-            with pytest.raises(errors.UnsupportedProblemError, match="over a cluster"):
-                dxgemm.gemm(home.send(a), home.send(b), **options)
-            continue
+        options = {"inner": getattr(inners, name), "implementation": (kernel, config)}
         found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
         assert (found == expected(name, a, b)).all()
+
+
+@pytest.fixture
+def simulated_small_batch(monkeypatch):
+    """Gives `small_batch` a config for the simulator, which has none of it."""
+    if not ON_GPU:
+        implementation = find_implementation("small_batch")
+        tiny = small_batch.Config(8, 8, 8, thread_m=2, thread_n=4, parts=2)
+        kernel = replace(implementation.kernel, simulator_configs=(tiny,))
+        monkeypatch.setitem(vars(implementation), "kernel", kernel)
+        for known in (selection._all_candidates, selection._candidates):
+            monkeypatch.setattr(selection, known.__name__, known.__wrapped__)
+
+
+@pytest.mark.parametrize("orders", [("row", "row"), ("row+1", "col"), ("col", "row")])
+def test_small_batches(home, simulated_small_batch, orders):
+    """Matrices whose k ends within a part, at its end, and beyond the first tile of k."""
+    for k in (3, 4, 19):
+        a, b, c = ints((3, 9, k)), ints((3, k, 7), seed=1), ints((3, 9, 7), seed=2)
+        given = [Padded(home, x, order) for x, order in zip((a, b), orders)]
+        for name, join in (("l1", np.add), ("min_plus", np.minimum)):
+            out = Padded(home, c)
+            options = {"inner": getattr(inners, name), "implementation": "small_batch"}
+            dxgemm.gemm(*(x.array for x in given), out.array, beta=1.0, **options)
+            assert (out.fetch() == join(expected(name, a, b), c)).all()
+        found = home.fetch(dxgemm.gemm(*(x.array for x in given), inner=slanted,
+                                       implementation="small_batch"))  # fmt: skip
+        assert (found == (a[:, :, None] - 2 * b.swapaxes(1, 2)[:, None]).sum(-1)).all()
 
 
 @pytest.mark.parametrize("name", ["l1", "chebyshev", "min_plus", "max_min", "logsumexp"])
@@ -419,9 +452,9 @@ def test_kernels_that_take_inner_functions_are_chosen(configs_of_a_gpu):
         assert others <= ranking.rejected.keys()
     ranking = rank(problem_with(inners.l1, 512, 512, 512), H100)
     assert "multiply and add" in ranking.rejected["skinny_fma"]
-    for inner in (inners.l1, inners.min_plus):  # only sums are added up over a cluster
-        chosen = rank(problem_with(inner, 64, 64, 8192), H100).candidates[0]
-        assert (chosen.config.cluster > 1) == (inner is inners.l1)
+    assert rank(problem_with(inners.min_plus, 64, 64, 8192), H100).candidates[0].config.cluster > 1
+    batch = replace(problem_with(inners.l1, 32, 32, 32), batch=4096)
+    assert rank(batch, H100).candidates[0].implementation.name == "small_batch"
 
 
 def test_predicted_time_follows_the_number_of_instructions(configs_of_a_gpu):

@@ -106,12 +106,7 @@ def fitting_configs(
 
 
 def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if a config suits the problem's mask and inner function, if there are any.
-
-    Each tile lies in one block of the mask. Blocks of a cluster add up sums, and no other totals.
-    """
-    if problem.inner is not None and config.cluster > 1 and not problem.inner.takes_factors:
-        return False
+    """True if a config suits the problem's mask: each tile is in one block of it."""
     block = problem.mask_block
     if not block:
         return True

@@ -235,7 +235,7 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    if only is not None or problem.mask_block or problem.inner or is_large:
+    if only is not None or problem.mask_block or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
@@ -361,11 +361,6 @@ def _named(
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
     if not fits_config(chosen, config, problem):
         block = problem.mask_block
-        if not block:
-            raise UnsupportedProblemError(
-                f"gemm: {name} {config} adds up sums over a cluster, which {problem.inner.name} "
-                "does not make; name another config, or none."
-            )
         raise UnsupportedProblemError(
             f"gemm: {name} {config} has tiles that reach beyond a block of the mask, {block} x "
             f"{block}; name another config, or none."
