@@ -28,7 +28,8 @@ from dxgemm.runtime.device import device_facts
 ON_GPU = not simulator_enabled()
 SIZE = (133, 150, 37) if ON_GPU else (9, 33, 5)  # several tiles of each kernel
 SMALL = SIZE if ON_GPU else (5, 7, 5)  # several of widening_tile's
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int32")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 SCALE = 2.0
 
 
@@ -76,7 +77,7 @@ def slant(a, b):
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_functions(home, name, dtype):
-    if dtype == "int8" and name in ROUNDED:
+    if dtype in INTEGERS and name in ROUNDED:
         pytest.skip("it divides, or takes logarithms")
     m, n, k = SMALL
     a, b = ints((m, k), dtype), ints((k, n), dtype, 1)
@@ -188,13 +189,38 @@ def test_no_k_gives_the_identity(home, name):
     a, b = home.send(np.ones((3, 0), np.float32)), home.send(np.ones((0, 5), np.float32))
     inner, start = getattr(inners, name), IDENTITIES.get(name, 0.0)
     assert (home.fetch(dxgemm.gemm(a, b, inner=inner)) == np.full((3, 5), start)).all()
-    c = home.send(np.full((3, 5), 7, np.float32))
-    assert (home.fetch(dxgemm.gemm(a, b, c, beta=1.0, inner=inner)) == 7).all()
+    if inner.parts == 1:
+        c = home.send(np.full((3, 5), 7, np.float32))
+        assert (home.fetch(dxgemm.gemm(a, b, c, beta=1.0, inner=inner)) == 7).all()
 
 
-def test_integers_begin_at_their_limit(home):
-    a, b = home.send(np.ones((3, 0), np.int8)), home.send(np.ones((0, 5), np.int8))
-    assert (home.fetch(dxgemm.gemm(a, b, inner=inners.min_plus)) == 2**31 - 1).all()
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers(home, dtype):
+    """Extremes of a dtype, whose sums wrap around in 32 or 64 bits as NumPy's do."""
+    wide = "int64" if dtype == "int64" else "int32"
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.choice([limits.min, limits.max, 0, 1, 7], shape).astype(dtype)
+        for shape in ((9, 5), (5, 33))
+    )
+    sent, c = (home.send(a), home.send(b)), ints((9, 33), wide, 2)
+    x, y = a.astype(wide)[:, None], b.T.astype(wide)[None]
+    with np.errstate(over="ignore"):
+        for name, exact in (
+            ("min_plus", np.minimum((x + y).min(-1), c)),
+            ("max_min", np.maximum(np.minimum(x, y).max(-1), c)),
+            ("squared_euclidean", ((x - y) * (x - y)).sum(-1, dtype=wide) + c),
+        ):
+            found = home.send(c)
+            dxgemm.gemm(*sent, found, beta=1.0, inner=getattr(inners, name))
+            assert (home.fetch(found) == exact).all(), name
+        if wide == "int32":
+            nearest = dxgemm.gemm(*sent, inner=inners.max_plus, epilogue=reductions.argmin(1))
+            assert (home.fetch(nearest) == (x + y).max(-1).argmin(1)).all()
+    empty = home.send(np.ones((3, 0), dtype)), home.send(np.ones((0, 5), dtype))
+    found = home.fetch(dxgemm.gemm(*empty, inner=inners.min_plus))
+    assert found.dtype == wide and (found == np.iinfo(wide).max).all()
 
 
 def test_alpha_beta_and_c(home):
@@ -348,6 +374,50 @@ def test_own_ways_of_adding(home):
     assert sums_multiplied(2.0, 3.0, 4.0) == 14.0
 
 
+def join_two(total, other):
+    """The two largest of the two largest of two sets."""
+    first, second = total
+    third, fourth = other
+    if first > third:
+        return first, second if second > third else third
+    return third, first if first > fourth else fourth
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_totals_of_several_numbers(home, dtype):
+    runner_up = dxgemm.inner(
+        lambda x, y: (x + y, -math.inf), add=join_two, identity=(-math.inf, -math.inf),
+        finish=lambda total: total[1],
+    )  # fmt: skip
+    m, n, k = SMALL
+    a, b = ints((2, m, k), dtype), ints((2, k, n), dtype, 1)
+    sent = home.send(a), home.send(b)
+    sums = a.astype(float)[:, :, None] + b.astype(float).swapaxes(1, 2)[:, None]
+    exact = np.sort(sums, axis=-1)[..., -2]
+    found = dxgemm.gemm(*sent, inner=runner_up, epilogue=epilogues.scale(2.0))
+    assert (home.fetch(found) == 2 * exact).all()
+    nearest = home.fetch(dxgemm.gemm(*sent, inner=runner_up, epilogue=reductions.argmin(1)))
+    assert (nearest == exact.argmin(-1)).all()
+    with pytest.raises(errors.ScalarError, match="totals of 2 numbers, which no c joins"):
+        dxgemm.gemm(*sent, home.send(np.zeros((2, m, n), a.dtype)), beta=1.0, inner=runner_up)
+    assert pickle.loads(pickle.dumps(runner_up)) == runner_up
+    short = dxgemm.inner(lambda total, x, y: (x, y, x), add=join_two, identity=(0, 0),
+                         finish=lambda total: total[0])  # fmt: skip
+    with pytest.raises(errors.EpilogueError, match="tuple of 2"):
+        dxgemm.gemm(*sent, inner=short)
+
+
+def test_logarithms_of_sums_are_stable(home):
+    """Terms from 0 to 10**30 times the largest, whose exponentials overflow or vanish."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-500, 500, shape).astype(np.float32) for shape in ((9, 40), (40, 7)))
+    a[0] = b[:, 0] = 900
+    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), inner=inners.logsumexp))
+    exact = nanlogsumexp(a.astype(float)[:, None] + b.T.astype(float)[None])
+    # The sums of x and y are rounded, and then 40 positive numbers are added.
+    assert (abs(found - exact) <= 2.0**-24 * (2 * abs(exact) + 40)).all()
+
+
 def test_shortest_paths_by_squares(home):
     nodes = 20
     rng = np.random.default_rng(0)
@@ -402,6 +472,8 @@ TABLE = [1.0, 2.0]
         (plain, {"add": lambda x: x, "identity": 0}, errors.EpilogueError, "total, value"),
         (plain, {"add": plain}, errors.SettingError, "identity is None; pass the number"),
         (plain, {"add": plain, "identity": "0"}, errors.SettingError, "identity is '0'"),
+        (plain, {"add": plain, "identity": (0.0, 1.0)}, errors.SettingError, "pass finish="),
+        (plain, {"add": plain, "identity": (0.0,)}, errors.SettingError, "a tuple of 2 to 4"),
         (plain, {"identity": 1.0}, errors.SettingError, "'sum' has its identity"),
         (plain, {"finish": plain}, errors.EpilogueError, "function of a total"),
         (plain, {"symmetric": 1}, errors.SettingError, "symmetric"),

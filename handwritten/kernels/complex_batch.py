@@ -85,7 +85,7 @@ def make_kernel(
     rows, cols = config.thread_layout(a_mode, dtype)
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
-    combine = Combine(False, zeros, add_products, None, scalar(0))
+    combine = Combine(False, zeros, add_products, None, (scalar(0),))
     multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, combine)
     (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
     stored = make_store(

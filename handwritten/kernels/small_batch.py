@@ -142,6 +142,13 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return a_mode, b_mode.replace("col16", "col"), *batch_notes(problem)
 
 
+def supports(problem: Any) -> str | None:
+    """Support all but inner functions with several numbers per total."""
+    if problem.inner is not None and problem.inner.parts > 1:
+        return "its threads keep one number per total"
+    return None
+
+
 def make_loads(
     config: Config, dtype: str, a_mode: str, b_mode: str, notes: tuple[str, ...]
 ) -> tuple[Load, Load, tuple[TileBytes, TileBytes]]:
@@ -209,6 +216,7 @@ KERNEL = Kernel(
         Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
     ),
     minimum_arch=80,
+    supports=supports,
     variant=variant,
     block_count=block_count,
     tile_count=block_a_tile,

@@ -152,7 +152,8 @@ def make_kernel(
     finish = make_finish(epilogue, sums, result, taken)
     plus_c = make_plus_c(sums, out_dtype, taken, plus=make_plus(epilogue, sums))
     put = make_put_element(out_dtype)
-    is_inner, _, _, step, start = make_combine(epilogue, sums)
+    is_inner, _, _, step, start, close = make_combine(epilogue, sums)
+    parts = len(start)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -162,13 +163,20 @@ def make_kernel(
     copy_b = make_copy(tile_n * tile_k // threads, b_dtype)
     portion = make_portion(threads, tile_k)
 
+    @device
+    def total_of(acc, i, j):
+        total = ()
+        for part in static_range(parts):
+            total = total + (acc[part, i, j],)
+        return total
+
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_k, a_smem_row), a_held)
         b_smem = cuda.shared.array((tile_k, b_smem_row), b_held)
         a_frag = cuda.local.array(thread_m, a_held)
         b_frag = cuda.local.array(thread_n, b_held)
-        acc = cuda.local.array((thread_m, thread_n), scalar)
+        acc = cuda.local.array((parts, thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
@@ -191,7 +199,8 @@ def make_kernel(
 
         for i in range(thread_m):
             for j in range(thread_n):
-                acc[i, j] = start
+                for part in static_range(parts):
+                    acc[part, i, j] = start[part]
 
         # --- Main loop ---
         left = k
@@ -218,9 +227,12 @@ def make_kernel(
                 for i in range(thread_m):
                     for j in range(thread_n):
                         if not is_inner:
-                            acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
+                            acc[0, i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
                         elif kk < depth:  # what lies beyond k is zero
-                            acc[i, j] = step(acc[i, j], scalar(a_frag[i]), scalar(b_frag[j]))
+                            total = total_of(acc, i, j)
+                            total = step(total, scalar(a_frag[i]), scalar(b_frag[j]))
+                            for part in static_range(parts):
+                                acc[part, i, j] = total[part]
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
@@ -236,7 +248,9 @@ def make_kernel(
                     out_index = out_tile + row * out.row + col // taken * out.col
                     values = ()
                     for piece in static_range(taken):
-                        values = values + (scaled(scalar(alpha), acc[i, j + piece]),)
+                        total = total_of(acc, i, j + piece)
+                        values = values + (close(total) if parts > 1 else total)
+                    values = scaled(scalar(alpha), values)
                     values = plus_c(values, scalar(beta), c, c_index, c.col)
                     put(out.data, out_index, finish(values, matrix, row, col, extra)[0])
 

@@ -51,7 +51,7 @@ def make_fma_multiply(
 
     from dxgemm.handwritten.parts.intrinsics import load_vectors
 
-    is_inner, begin_sums, add_products, _, _ = combine
+    is_inner, begin_sums, add_products = combine[:3]
     item_size = np.dtype(scalar).itemsize * numbers
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     vector = width * numbers

@@ -62,6 +62,11 @@ def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
 def check_inner_factors(inner: Any, alpha: Any, beta: Any) -> None:
     """Refuse to scale what is not a sum: c joins totals as values do."""
     if inner.takes_factors or (alpha == 1 and beta in (0, 1)):
+        if beta != 0 and inner.parts > 1:
+            raise ScalarError(
+                f"gemm: beta is {beta}, but {inner.name} has totals of {inner.parts} numbers, "
+                "which no c joins. Leave beta at 0; add c by an epilogue."
+            )
         return
     raise ScalarError(
         f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} does not sum: scaling does "
@@ -245,16 +250,21 @@ def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
         )
 
 
-def refuse_integers(dtype: str) -> None:
+def refuse_integers(dtype: str, epilogue: BoundEpilogue) -> None:
     """Refuse an epilogue of integers whose sums are not int32.
 
     Raises:
-        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits.
+        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits. An inner function
+            with a mask at most takes int32 and int64, and int32 with a reduction.
     """
+    is_alone = epilogue.inner and not epilogue.has_functions
+    if is_alone and (dtype == "int32" or (dtype == "int64" and epilogue.reduction is None)):
+        return
     if PRODUCT_BITS.get(dtype, 8) not in (8, 16):
         raise UnsupportedProblemError(
-            "gemm: epilogues, reductions, masks and inner functions take integers of 8 and 16 "
-            f"bits, whose sums are int32, not {dtype}; apply it in a second step."
+            "gemm: epilogues, reductions and masks take integers of 8 and 16 bits, whose sums are "
+            f"int32, not {dtype}; apply it in a second step. Inner functions without an epilogue "
+            "take int32 and int64 too."
         )
 
 

@@ -16,6 +16,9 @@ FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 ADDED = ("float32", "float64")  # dtypes of the sums of slices
 
 
+MOST_TOTAL_BYTES = 256  # of a thread's totals of several numbers, whose functions need registers
+
+
 class Candidate(NamedTuple):
     """Kernel with a config, for one problem.
 
@@ -106,14 +109,26 @@ def fitting_configs(
 
 
 def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if a config suits the problem's mask: each tile is in one block of it."""
-    block = problem.mask_block
+    """True if a config suits the problem's mask and the numbers per total of its inner function."""
+    return config_fault(implementation, config, problem) is None
+
+
+def config_fault(implementation: Implementation, config: Any, problem: Problem) -> str | None:
+    """Reason why a config does not suit the mask or the inner function; None if it does."""
+    inner, block = problem.inner, problem.mask_block
+    if inner is not None and inner.parts > 1:
+        if config.cluster > 1:
+            return "adds up sums over a cluster, and no totals of several numbers"
+        if inner.parts * config.accumulator_bytes(problem.dtype) > MOST_TOTAL_BYTES:
+            return f"has too large thread tiles for totals of {inner.parts} numbers"
     if not block:
-        return True
+        return None
     # Blocks of a cluster that have a tile each would wait for one that has returned.
     shares_tile = config.cluster == getattr(config, "split_k", 1)
     tile = implementation.kernel.result_tile(config, problem)
-    return shares_tile and not any(block % extent for extent in tile)
+    if shares_tile and not any(block % extent for extent in tile):
+        return None
+    return f"has tiles that reach beyond a block of the mask, {block} x {block}"
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:

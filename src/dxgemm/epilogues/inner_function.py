@@ -20,6 +20,8 @@ from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
 
+MOST_PARTS = 4  # numbers per total, which a thread keeps in registers
+
 
 def added(total: Any, value: Any) -> Any:
     """total + value"""
@@ -43,7 +45,8 @@ class Inner(Epilogue):
     Attributes:
         adding: epilogue of the function (total, value) -> total.
         way: "sum", "min" or "max"; "" for another function.
-        start: total of no values.
+        start: total of no values; a tuple if totals have several numbers.
+        closing: epilogue of the function (total) -> number, where totals have several; else None.
         is_symmetric: True if x and y may be exchanged.
         chain: the epilogue that a call without another one has.
     """
@@ -53,16 +56,18 @@ class Inner(Epilogue):
     uses_row = uses_col = False
 
     def __init__(
-        self, step: FunctionType, adding: Epilogue, way: str, start: float,
+        self, step: FunctionType, adding: Epilogue, way: str, start: float | tuple[float, ...],
         finish: Epilogue | None, is_symmetric: bool, made_of: tuple[Any, ...] = (),
     ) -> None:  # fmt: skip
         self.adding, self.way, self.start = adding, way, start
         self.is_symmetric, self._finish, self._made_of = is_symmetric, finish, made_of
+        self.closing = finish if isinstance(start, tuple) else None
+        self.returned = self.parts
         super().__init__(step, ())
         for other in (adding, *((finish,) if finish else ())):
             self.reads += other.reads
             self.sources += other.sources
-        stages = (self,) if finish is None else (self, finish)
+        stages = (self,) if finish is None or self.closing else (self, finish)
         self.chain = BoundEpilogue(stages, ())
 
     def __repr__(self) -> str:
@@ -74,7 +79,8 @@ class Inner(Epilogue):
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        return *super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
+        own = super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
+        return *own, self.closing.digest if self.closing else ""
 
     @property
     def _parts(self) -> tuple[Any, ...]:
@@ -84,6 +90,11 @@ class Inner(Epilogue):
     @property
     def bound(self) -> BoundEpilogue:
         raise EpilogueError(f"{self.name} is no epilogue; pass it as inner=.")
+
+    @property
+    def parts(self) -> int:
+        """Numbers per total."""
+        return len(self.start) if isinstance(self.start, tuple) else 1
 
     @property
     def takes_factors(self) -> bool:
@@ -102,13 +113,14 @@ class Inner(Epilogue):
                 count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
         return max(2, count)
 
-    def start_of(self, dtype: str) -> Any:
+    def start_of(self, dtype: str) -> tuple[Any, ...]:
         """Total of no values in the dtype of totals; of integers, the nearest to infinity."""
         kind = np.dtype(dtype)
+        start = self.start if isinstance(self.start, tuple) else (self.start,)
         if kind.kind == "i":
             limits = np.iinfo(kind)
-            return kind.type(min(max(self.start, limits.min), limits.max))
-        return kind.type(self.start)
+            start = tuple(min(max(part, limits.min), limits.max) for part in start)
+        return tuple(kind.type(part) for part in start)
 
     def _renewed(self) -> Inner:
         return _inner_of(*self._made_of)
@@ -119,12 +131,12 @@ def inner(function: Callable[..., Any], /) -> Inner: ...
 @overload
 def inner(
     function: Callable[..., Any], /, add: str | Callable[..., Any] = "sum", *,
-    identity: float | None = None, finish: Callable[..., Any] | None = None,
+    identity: float | tuple[float, ...] | None = None, finish: Callable[..., Any] | None = None,
     symmetric: bool = False,
 ) -> Inner: ...  # fmt: skip
 @overload
 def inner(
-    *, add: str | Callable[..., Any] = "sum", identity: float | None = None,
+    *, add: str | Callable[..., Any] = "sum", identity: float | tuple[float, ...] | None = None,
     finish: Callable[..., Any] | None = None, symmetric: bool = False,
 ) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
 def inner(
@@ -149,7 +161,9 @@ def inner(
         add: how values are added: "sum"; "min" or "max", which NaN passes through; or a function
             of (total, value), which must be associative. It also adds totals, and c.
         identity: total of no values, such as 1.0 for a product; it goes with a function for `add`.
-        finish: function of a total, applied in the end, such as a square root.
+            A tuple makes totals of several numbers: functions then take and return such tuples.
+        finish: function of a total, applied in the end, such as a square root. It makes one number
+            of a total that has several.
         symmetric: True if function(x, y) is function(y, x) to the last bit: `gemm_symmetric` takes
             no other one.
 
@@ -169,8 +183,9 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     is_symmetric = check_flag("symmetric", symmetric)
     check_plain(function, INNER)
     count = _count(function, (2, 3), "(x, y), or (total, x, y)")
-    _check_value(function, count)
-    way = add if isinstance(add, str) else ""
+    if not isinstance(identity, tuple):
+        _check_value(function, count)
+    way, start = add if isinstance(add, str) else "", identity
     if isinstance(add, str):
         if add not in WAYS:
             raise SettingError(
@@ -182,17 +197,32 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
         add, start = WAYS[add]
     else:
         check_plain(add, INNER)
-        _check_value(add, _count(add, (2,), "(total, value)"))
-        if not isinstance(identity, numbers.Real) or isinstance(identity, bool):
+        if _count(add, (2,), "(total, value)") and not isinstance(identity, tuple):
+            _check_value(add, 2)
+        start = _start_of(identity, add)
+        if isinstance(start, tuple) and finish is None:
             raise SettingError(
-                f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
-                "leaves as it is, such as 1.0 for a product."
+                f"inner: a total of {len(start)} numbers is no result; pass finish=, a function "
+                "that makes one number of it."
             )
-        start = float(identity)
+    is_tuple = isinstance(start, tuple)
     adding = Epilogue(_adding_of(function, add), ())
-    step = function if count == 3 else _step_of(function, add)
-    finishing = None if finish is None else _finish_of(finish)
+    step = function if count == 3 else _step_of(function, add, is_tuple)
+    finishing = None if finish is None else _finish_of(finish, is_tuple)
     return Inner(step, adding, way, start, finishing, is_symmetric, made_of)
+
+
+def _start_of(identity: Any, add: FunctionType) -> float | tuple[float, ...]:
+    """The identity of a function that adds, as floats."""
+    parts = identity if isinstance(identity, tuple) else (identity,)
+    are_numbers = all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in parts)
+    if not are_numbers or (isinstance(identity, tuple) and not 2 <= len(parts) <= MOST_PARTS):
+        raise SettingError(
+            f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
+            f"leaves as it is, such as 1.0 for a product, or a tuple of 2 to {MOST_PARTS}."
+        )
+    floats = tuple(float(part) for part in parts)
+    return floats if isinstance(identity, tuple) else floats[0]
 
 
 def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
@@ -202,16 +232,26 @@ def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
     return update_wrapper(adding, function)  # type: ignore[return-value]
 
 
-def _step_of(function: FunctionType, add: FunctionType) -> FunctionType:
-    def step(total, x, y):  # type: ignore[no-untyped-def]
-        return add(total, function(x, y))
+def _step_of(function: FunctionType, add: FunctionType, is_tuple: bool) -> FunctionType:
+    if is_tuple:
+
+        def step(total, x, y):  # type: ignore[no-untyped-def]
+            return add(total, function(x, y))
+
+    else:
+
+        def step(total, x, y):  # type: ignore[no-untyped-def]
+            return add(total, elementary.like(function(x, y), total))
 
     return update_wrapper(step, function)  # type: ignore[return-value]
 
 
-def _finish_of(function: Any) -> Epilogue:
+def _finish_of(function: Any, is_tuple: bool) -> Epilogue:
     check_plain(function, INNER)
-    _check_value(function, _count(function, (1,), "a total"))
+    count = _count(function, (1,), "a total")
+    if is_tuple:
+        return Epilogue(function, ())
+    _check_value(function, count)
 
     def finish(value, row, col):  # type: ignore[no-untyped-def]
         return function(value)
