@@ -383,6 +383,16 @@ def join_two(total, other):
     return third, first if first > fourth else fourth
 
 
+def sign_of_difference(total, x, y):
+    """x times the sign of the element of c less y: a gradient of L1."""
+    slope, point = total
+    return slope + (x if point > y else -x if point < y else 0.0), point
+
+
+def join_slopes(total, other):
+    return total[0] + other[0], total[1]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_totals_of_several_numbers(home, dtype):
     runner_up = dxgemm.inner(
@@ -398,6 +408,17 @@ def test_totals_of_several_numbers(home, dtype):
     assert (home.fetch(found) == 2 * exact).all()
     nearest = home.fetch(dxgemm.gemm(*sent, inner=runner_up, epilogue=reductions.argmin(1)))
     assert (nearest == exact.argmin(-1)).all()
+    slope = dxgemm.inner(sign_of_difference, add=join_slopes, identity=(0.0, None),
+                         finish=lambda total: total[0])  # fmt: skip
+    c = ints((2, m, n), dtype, 2)
+    signs = np.sign(c.astype(float)[..., None] - b.astype(float).swapaxes(1, 2)[:, None])
+    exact = (a.astype(float)[:, :, None] * signs).sum(-1)
+    for order in ("row", "col"):
+        out = Padded(home, c, order)
+        dxgemm.gemm(*sent, out.array, beta=1.0, inner=slope)
+        assert (out.fetch() == exact.astype(c.dtype)).all()
+    with pytest.raises(errors.ScalarError, match="which begin with c"):
+        dxgemm.gemm(*sent, inner=slope)
     with pytest.raises(errors.ScalarError, match="totals of 2 numbers, which no c joins"):
         dxgemm.gemm(*sent, home.send(np.zeros((2, m, n), a.dtype)), beta=1.0, inner=runner_up)
     assert pickle.loads(pickle.dumps(runner_up)) == runner_up

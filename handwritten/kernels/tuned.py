@@ -103,7 +103,7 @@ def make_kernel(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
-    from dxgemm.handwritten.parts.inner import make_combine
+    from dxgemm.handwritten.parts.inner import make_begin_with_c, make_combine
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
@@ -145,6 +145,7 @@ def make_kernel(
     is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)
     has_parts = close is not None
     fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
+    begin_with_c = make_begin_with_c(fragment, epilogue, dtype) if has_parts else None
     store_tiles = tuple(
         make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
         for how in triangle.stores(stored, epilogue)
@@ -258,6 +259,11 @@ def make_kernel(
         # The fragments of the next k are read while this one's are multiplied, across the border
         # of tiles too.
         acc = begin(scalar, thread_m * thread_n)
+        if has_parts:
+            acc = begin_with_c(
+                acc, tile_row + thread_row, tile_col + thread_col, matrix * c.batch, c,
+                scalar(beta), m, n,
+            )  # fmt: skip
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
         read_stage: int32 = 0
@@ -303,6 +309,7 @@ def make_kernel(
         # --- Epilogue ---
         if has_parts:
             acc = close(acc)
+            beta = 0
         wait_copies(0)
         if stored and is_sliced:  # found again: kept, they would take registers of the main loop
             block = opaque(int32(cuda.blockIdx.x)) // split_k

@@ -151,6 +151,7 @@ def make_kernel(
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
     plus_c = make_plus_c(sums, out_dtype, taken, plus=make_plus(epilogue, sums))
+    begin_with_c = make_plus_c(sums, out_dtype, plus=make_plus(epilogue, sums))
     put = make_put_element(out_dtype)
     is_inner, _, _, step, start, close = make_combine(epilogue, sums)
     parts = len(start)
@@ -201,6 +202,15 @@ def make_kernel(
             for j in range(thread_n):
                 for part in static_range(parts):
                     acc[part, i, j] = start[part]
+        if parts > 1:
+            for i in static_range(thread_m):
+                row = tile_row + thread_row + i * threads_m
+                for j in static_range(thread_n):
+                    col = tile_col + thread_col + j // taken * (taken * threads_n) + j % taken
+                    if row < m and col < n:
+                        index = matrix * c.batch + row * c.row + col * c.col
+                        last = begin_with_c((acc[parts - 1, i, j],), scalar(beta), c, index, c.col)
+                        acc[parts - 1, i, j] = last[0]
 
         # --- Main loop ---
         left = k
@@ -251,7 +261,8 @@ def make_kernel(
                         total = total_of(acc, i, j + piece)
                         values = values + (close(total) if parts > 1 else total)
                     values = scaled(scalar(alpha), values)
-                    values = plus_c(values, scalar(beta), c, c_index, c.col)
+                    if parts == 1:
+                        values = plus_c(values, scalar(beta), c, c_index, c.col)
                     put(out.data, out_index, finish(values, matrix, row, col, extra)[0])
 
     return widening_tile_kernel

@@ -4,7 +4,8 @@ A kernel begins its totals with `begin`, and adds to them by `outer` or, element
 `step`. Without an inner function these are zeros and multiply-adds. Zeros that a kernel has in
 place of elements beyond k must not be added if `is_given`: nothing is known of what a function
 makes of them. A c is added by `plus`, as the function adds. Totals may have several numbers each,
-of which `close` makes one: kernels keep the first numbers of all totals, then the second ones.
+of which `close` makes one: kernels keep the first numbers of all totals, then the second ones. A c
+then takes the place of the last numbers before the first pair is added.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dxgemm.handwritten.parts.intrinsics import (
     plus_scaled,
     zeros,
 )
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 INNER = -1  # stands for the function where errors name the stage of an epilogue
 
@@ -75,13 +77,44 @@ def make_combine(epilogue: Any, dtype: str) -> Combine:
 
 
 def make_plus(epilogue: Any, dtype: str) -> Callable[..., Any]:
-    """Device function (values, beta, elements of c) -> values: `plus_scaled`, or the function's."""
+    """Device function (values, beta, elements of c) -> values: `plus_scaled`, or the function's.
+
+    Of last numbers of totals it makes the elements of c.
+    """
     inner = None if epilogue is None else epilogue.inner
-    if inner is None or inner.takes_factors or inner.parts > 1:  # the latter takes no c
+    if inner is None or inner.takes_factors:
         return plus_scaled
+    if inner.parts > 1:
+        return device_function(lambda values, beta, c: c)
     add = _compiled(inner.adding, dtype)
 
     return _make_plus(add)
+
+
+def make_begin_with_c(fragment: Any, epilogue: Any, dtype: str) -> Callable[..., Any]:
+    """A device function: totals of several numbers, the last of which are elements of c.
+
+    (totals, row, col, index of the matrix in c.data, c, beta, m, n) -> totals. If beta is 0 they
+    are unchanged, as are those beyond m and n.
+    """
+    from dxgemm.handwritten.parts.addend import make_plus_c
+
+    plus_c = make_plus_c(dtype, plus=make_plus(epilogue, dtype))
+    rows, cols = fragment.rows, fragment.cols
+    pairs = len(rows)
+
+    @device
+    def begin_with_c(totals, row, col, start, c, beta, m, n):
+        last = ()
+        for i in static_range(pairs):
+            value = totals[len(totals) - pairs + i : len(totals) - pairs + i + 1]
+            if row + rows[i] < m and col + cols[i] < n:
+                index = start + (row + rows[i]) * c.row + (col + cols[i]) * c.col
+                value = plus_c(value, beta, c, index, 0)
+            last = last + value
+        return totals[: len(totals) - pairs] + last
+
+    return begin_with_c
 
 
 def _compiled(function: Any, dtype: str) -> Any:

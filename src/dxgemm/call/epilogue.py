@@ -60,13 +60,15 @@ def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
 
 
 def check_inner_factors(inner: Any, alpha: Any, beta: Any) -> None:
-    """Refuse to scale what is not a sum: c joins totals as values do."""
+    """Refuse to scale what is not a sum: c joins totals as values do, or begins them."""
+    if inner.parts > 1 and (alpha, beta) != (1, int(inner.begins_with_c)):
+        takes = "begin with c: pass c and beta=1" if inner.begins_with_c else "no c joins"
+        raise ScalarError(
+            f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} has totals of "
+            f"{inner.parts} numbers, which {takes}. Leave alpha at 1, and apply the rest by an "
+            "epilogue."
+        )
     if inner.takes_factors or (alpha == 1 and beta in (0, 1)):
-        if beta != 0 and inner.parts > 1:
-            raise ScalarError(
-                f"gemm: beta is {beta}, but {inner.name} has totals of {inner.parts} numbers, "
-                "which no c joins. Leave beta at 0; add c by an epilogue."
-            )
         return
     raise ScalarError(
         f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} does not sum: scaling does "

@@ -20,6 +20,7 @@ from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
 
+Total = float | tuple[float | None, ...]
 MOST_PARTS = 4  # numbers per total, which a thread keeps in registers
 
 
@@ -46,6 +47,7 @@ class Inner(Epilogue):
         adding: epilogue of the function (total, value) -> total.
         way: "sum", "min" or "max"; "" for another function.
         start: total of no values; a tuple if totals have several numbers.
+        begins_with_c: True if the last number of a total is an element of c at first.
         closing: epilogue of the function (total) -> number, where totals have several; else None.
         is_symmetric: True if x and y may be exchanged.
         chain: the epilogue that a call without another one has.
@@ -56,12 +58,13 @@ class Inner(Epilogue):
     uses_row = uses_col = False
 
     def __init__(
-        self, step: FunctionType, adding: Epilogue, way: str, start: float | tuple[float, ...],
+        self, step: FunctionType, adding: Epilogue, way: str, start: Total,
         finish: Epilogue | None, is_symmetric: bool, made_of: tuple[Any, ...] = (),
     ) -> None:  # fmt: skip
         self.adding, self.way, self.start = adding, way, start
         self.is_symmetric, self._finish, self._made_of = is_symmetric, finish, made_of
         self.closing = finish if isinstance(start, tuple) else None
+        self.begins_with_c = isinstance(start, tuple) and start[-1] is None
         self.returned = self.parts
         super().__init__(step, ())
         for other in (adding, *((finish,) if finish else ())):
@@ -116,7 +119,8 @@ class Inner(Epilogue):
     def start_of(self, dtype: str) -> tuple[Any, ...]:
         """Total of no values in the dtype of totals; of integers, the nearest to infinity."""
         kind = np.dtype(dtype)
-        start = self.start if isinstance(self.start, tuple) else (self.start,)
+        given = self.start if isinstance(self.start, tuple) else (self.start,)
+        start = tuple(part or 0.0 for part in given)
         if kind.kind == "i":
             limits = np.iinfo(kind)
             start = tuple(min(max(part, limits.min), limits.max) for part in start)
@@ -131,12 +135,12 @@ def inner(function: Callable[..., Any], /) -> Inner: ...
 @overload
 def inner(
     function: Callable[..., Any], /, add: str | Callable[..., Any] = "sum", *,
-    identity: float | tuple[float, ...] | None = None, finish: Callable[..., Any] | None = None,
+    identity: Total | None = None, finish: Callable[..., Any] | None = None,
     symmetric: bool = False,
 ) -> Inner: ...  # fmt: skip
 @overload
 def inner(
-    *, add: str | Callable[..., Any] = "sum", identity: float | tuple[float, ...] | None = None,
+    *, add: str | Callable[..., Any] = "sum", identity: Total | None = None,
     finish: Callable[..., Any] | None = None, symmetric: bool = False,
 ) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
 def inner(
@@ -161,7 +165,8 @@ def inner(
         add: how values are added: "sum"; "min" or "max", which NaN passes through; or a function
             of (total, value), which must be associative. It also adds totals, and c.
         identity: total of no values, such as 1.0 for a product; it goes with a function for `add`.
-            A tuple makes totals of several numbers: functions then take and return such tuples.
+            A tuple makes totals of several numbers: functions then take and return such tuples. If
+            its last number is None, that of C[i, j] is the element of c, and beta is 1.
         finish: function of a total, applied in the end, such as a square root. It makes one number
             of a total that has several.
         symmetric: True if function(x, y) is function(y, x) to the last bit: `gemm_symmetric` takes
@@ -212,17 +217,18 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     return Inner(step, adding, way, start, finishing, is_symmetric, made_of)
 
 
-def _start_of(identity: Any, add: FunctionType) -> float | tuple[float, ...]:
-    """The identity of a function that adds, as floats."""
+def _start_of(identity: Any, add: FunctionType) -> Total:
+    """The identity of a function that adds, as floats; None in a tuple stays."""
     parts = identity if isinstance(identity, tuple) else (identity,)
-    are_numbers = all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in parts)
+    known = parts[:-1] if len(parts) > 1 and parts[-1] is None else parts
+    are_numbers = all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in known)
     if not are_numbers or (isinstance(identity, tuple) and not 2 <= len(parts) <= MOST_PARTS):
         raise SettingError(
             f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
             f"leaves as it is, such as 1.0 for a product, or a tuple of 2 to {MOST_PARTS}."
         )
-    floats = tuple(float(part) for part in parts)
-    return floats if isinstance(identity, tuple) else floats[0]
+    floats = tuple(None if part is None else float(part) for part in parts)
+    return floats if isinstance(identity, tuple) else float(identity)
 
 
 def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
