@@ -102,17 +102,18 @@ def make_begin_with_c(fragment: Any, epilogue: Any, dtype: str) -> Callable[...,
     plus_c = make_plus_c(dtype, plus=make_plus(epilogue, dtype))
     rows, cols = fragment.rows, fragment.cols
     pairs = len(rows)
+    first = (epilogue.inner.parts - 1) * pairs
 
     @device
     def begin_with_c(totals, row, col, start, c, beta, m, n):
         last = ()
         for i in static_range(pairs):
-            value = totals[len(totals) - pairs + i : len(totals) - pairs + i + 1]
+            value = totals[first + i : first + i + 1]
             if row + rows[i] < m and col + cols[i] < n:
                 index = start + (row + rows[i]) * c.row + (col + cols[i]) * c.col
                 value = plus_c(value, beta, c, index, 0)
             last = last + value
-        return totals[: len(totals) - pairs] + last
+        return totals[:first] + last
 
     return begin_with_c
 

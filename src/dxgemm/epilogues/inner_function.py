@@ -14,7 +14,7 @@ import numpy as np
 
 from dxgemm.epilogues import elementary
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.epilogues.function import Epilogue, check_plain
+from dxgemm.epilogues.function import Epilogue, _by_key, check_plain
 from dxgemm.epilogues.kinds import INNER, epilogue_error
 from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
@@ -72,6 +72,8 @@ class Inner(Epilogue):
             self.sources += other.sources
         stages = (self,) if finish is None or self.closing else (self, finish)
         self.chain = BoundEpilogue(stages, ())
+        self.key += f" {self.identity!r}"
+        self._found_by_key = _by_key.setdefault(self.key, self)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -83,7 +85,7 @@ class Inner(Epilogue):
     @property
     def identity(self) -> tuple[Any, ...]:
         own = super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
-        return *own, self.closing.digest if self.closing else ""
+        return *own, self._finish.digest if self._finish else ""
 
     @property
     def _parts(self) -> tuple[Any, ...]:

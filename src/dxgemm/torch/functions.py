@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from dxgemm import epilogues
-from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue, Inner, bound_epilogue
 from dxgemm.errors import SettingError
 from dxgemm.problem.arguments import check_flag
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
+from dxgemm.torch.inner_operators import compute_inner
 from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
 from dxgemm.torch.operands import (
     as_flag,
@@ -95,6 +96,7 @@ def gemm(
     beta: float = 1.0,
     *,
     epilogue: Epilogue | BoundEpilogue | None = None,
+    inner: Inner | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
     """epilogue(alpha * a @ b + beta * c), like `torch.addmm` and `torch.baddbmm`.
@@ -108,6 +110,9 @@ def gemm(
         alpha, beta: real numbers. beta is ignored if there is no c.
         epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
             for none. Outputs, pairs of columns and reductions are not taken.
+        inner: function in the place of the multiply-add: see `dxgemm.inner`. It goes with a and b
+            alone. `inners.l1` and `inners.min_plus` are differentiable: by the sign of x - y, which
+            is 0 for equal ones, and at the first smallest sum.
         batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
 
     Returns:
@@ -118,8 +123,10 @@ def gemm(
             does not fit the others.
         ScalarError: alpha or beta is a tensor, or overflows the accumulator's dtype.
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
-            epilogue is of a kind that is not taken, or has no derivative that a gradient needs.
-        EpilogueError: epilogue is none, or lacks operands.
+            epilogue is of a kind that is not taken, or epilogue or inner has no derivative that a
+            gradient needs.
+        EpilogueError: epilogue is none, or lacks operands; or inner is none.
+        SettingError: inner is passed with another argument than a and b.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
@@ -133,6 +140,13 @@ def gemm(
         c = cast_operand("c", c)
     alpha, beta = as_number("alpha", alpha), as_number("beta", beta)
     batch_invariant = as_flag("batch_invariant", batch_invariant)
+    if inner is not None:
+        if c is not None or alpha != 1.0 or epilogue is not None or batch_invariant:
+            raise SettingError(
+                "gemm: inner goes with a and b alone; leave out c, alpha, epilogue and "
+                "batch_invariant, or call dxgemm.gemm."
+            )
+        return compute_inner(a, b, inner)
     if epilogue is not None:
         chain = bound_epilogue(epilogue)
         return compute_with_epilogue(a, b, c, alpha, beta, chain, batch_invariant)
