@@ -133,7 +133,7 @@ def variants_of(case: InnerCase) -> Variants:
     if not SMOKE:
         if case.dtype == "float32" and case.batch == 1:
             variants[COMPILED] = compiled
-        if FORMS[case.inner][2] is not None and case.dtype != "float16":
+        if FORMS[case.inner][2] is not None and case.dtype in ("float32", "float64"):
             variants[CDIST] = cdist
     return variants
 
@@ -146,7 +146,7 @@ def list_cases() -> list[InnerCase]:
     few = [("float64", *size, "row_col_row") for size in SIZES]
     few += [("float32", 4096, 4096, 4096), ("float32", 64, 64, 65536, "row_col_row")]
     few += [("float32", 500, 500, 500, "row_col_row", 64), ("float32", 32, 32, 32, *BATCH)]
-    few += [("float16", *SIZES[2], "row_col_row")]
+    few += [("float16", *SIZES[2], "row_col_row"), ("int32", *SIZES[1], "row_col_row")]
     cases = [InnerCase(*kind, inner=inner) for inner, kind in product(FORMS, kinds)]
     return cases + [InnerCase(*kind, inner=inner) for inner, kind in product(FEW, few)]
 
