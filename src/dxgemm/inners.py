@@ -93,7 +93,8 @@ def logsumexp(total, x, y):
     """log(sum(exp(x + y))): the product of matrices of logarithms, without overflow.
 
     A total is the largest x + y and the sum of exponentials less by it: an element takes one
-    exponential, and the logarithm is taken once. The error is that of a sum of k positive numbers.
+    exponential, and the logarithm is taken once. In float32 the error is at most 6 k 2**-24, as of
+    a sum of k positive numbers, and two roundings of the result.
     Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     largest, scaled = total
