@@ -157,7 +157,7 @@ def simulated_small_batch(monkeypatch):
 def test_small_batches(home, simulated_small_batch, orders):
     """Matrices whose k ends within a part, at its end, and beyond the first tile of k."""
     for k in (3, 4, 19):
-        a, b, c = ints((3, 9, k)), ints((3, k, 7), seed=1), ints((3, 9, 7), seed=2)
+        a, b, c = ints((2, 9, k)), ints((2, k, 7), seed=1), ints((2, 9, 7), seed=2)
         given = [Padded(home, x, order) for x, order in zip((a, b), orders)]
         for name, join in (("l1", np.add), ("min_plus", np.minimum)):
             out = Padded(home, c)
@@ -494,6 +494,12 @@ TABLE = [1.0, 2.0]
         (plain, {"add": plain}, errors.SettingError, "identity is None; pass the number"),
         (plain, {"add": plain, "identity": "0"}, errors.SettingError, "identity is '0'"),
         (plain, {"add": plain, "identity": (0.0, 1.0)}, errors.SettingError, "pass finish="),
+        (
+            plain,
+            {"add": plain, "identity": (0.0, None), "finish": lambda t: 0.0, "symmetric": True},
+            errors.SettingError,
+            "begin with c",
+        ),
         (plain, {"add": plain, "identity": (0.0,)}, errors.SettingError, "a tuple of 2 to 4"),
         (plain, {"identity": 1.0}, errors.SettingError, "'sum' has its identity"),
         (plain, {"finish": plain}, errors.EpilogueError, "function of a total"),

@@ -213,6 +213,11 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
                 "that makes one number of it."
             )
     is_tuple = isinstance(start, tuple)
+    if isinstance(start, tuple) and start[-1] is None and is_symmetric:
+        raise SettingError(
+            "inner: symmetric=True does not go with totals that begin with c, which may be "
+            "another one on either side of the diagonal."
+        )
     adding = Epilogue(_adding_of(function, add), ())
     step = function if count == 3 else _step_of(function, add, is_tuple)
     finishing = None if finish is None else _finish_of(finish, is_tuple)
