@@ -169,6 +169,29 @@ def test_small_batches(home, simulated_small_batch, orders):
         assert (found == (a[:, :, None] - 2 * b.swapaxes(1, 2)[:, None]).sum(-1)).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_slices_of_k_are_added_as_the_function_adds(home, dtype):
+    """Split-K with a workspace; of `most` slices, the last one is empty."""
+    m, n, k, most = (70, 130, 300, 9) if ON_GPU else (9, 33, 17, 4)
+    a, b, c = ints((m, k), dtype), ints((k, n), dtype, 1), ints((m, n), dtype, 2)
+    config = find_implementation("tuned").configs()[-1 if not ON_GPU else 2]
+    for name, join, slices in (("min_plus", np.minimum, 2), ("chebyshev", np.maximum, most),
+                               ("l1", np.add, 3)):  # fmt: skip
+        out = home.send(c)
+        dxgemm.gemm(
+            home.send(a), home.send(b), out, beta=1.0, inner=getattr(inners, name),
+            implementation=("tuned", config, slices), epilogue=epilogues.scale(2.0),
+        )  # fmt: skip
+        assert (home.fetch(out) == 2 * join(expected(name, a, b), c)).all()
+    whole = home.send(b.T.copy())
+    found = dxgemm.gemm_symmetric(
+        whole, inner=inners.chebyshev, implementation=("tuned", config, 2)
+    )
+    assert (home.fetch(found) == expected("chebyshev", b.T, b)).all()
+    with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k"):
+        dxgemm.gemm(home.send(a), home.send(b), inner=inners.logsumexp, implementation=asked)
+
+
 @pytest.mark.parametrize("name", ["l1", "chebyshev", "min_plus", "max_min", "logsumexp"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_special_values(home, name, dtype):
@@ -546,12 +569,13 @@ def test_kernels_that_take_inner_functions_are_chosen(configs_of_a_gpu):
     for dtype in DTYPES:
         ranking = rank(problem_with(inners.l1, 4096, 4096, 128, dtype=dtype), H100)
         chosen = ranking.candidates[0]
-        assert chosen.implementation.kernel.takes_inner and chosen.slices == 1
+        assert chosen.implementation.kernel.takes_inner
         others = {i.name for i in IMPLEMENTATIONS if not i.kernel.takes_inner}
         assert others <= ranking.rejected.keys()
     ranking = rank(problem_with(inners.l1, 512, 512, 512), H100)
     assert "multiply and add" in ranking.rejected["skinny_fma"]
-    assert rank(problem_with(inners.min_plus, 64, 64, 8192), H100).candidates[0].config.cluster > 1
+    chosen = rank(problem_with(inners.min_plus, 64, 64, 65536), H100).candidates[0]
+    assert chosen.slices > 1 or chosen.config.cluster > 1
     batch = replace(problem_with(inners.l1, 32, 32, 32), batch=4096)
     assert rank(batch, H100).candidates[0].implementation.name == "small_batch"
 

@@ -4,8 +4,9 @@ If a result has few tiles and k is long, blocks share out k as well, each with a
 their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
 and applies the epilogue. The groups of threads in a block have neighbouring elements of the
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
-Of a symmetric result, only the sums of the lower triangle are read, for either triangle, unless
-each element is the sum of two, on both sides of the diagonal.
+Totals of an inner function are added as it adds. Of a symmetric result, only the sums of the lower
+triangle are read, for either triangle, unless each element is the sum of two, on both sides of the
+diagonal.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
 precision; out also in int8, to which no c is added.
@@ -78,6 +79,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.inner import make_combine, make_plus
     from dxgemm.handwritten.parts.intrinsics import scaled
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel
     from dxgemm.handwritten.parts.widening import make_put_element
@@ -85,12 +87,17 @@ def make_kernel(
     scalar = np.dtype(dtype).type
     out_dtype = out_dtype or dtype
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype, out_dtype)
+    finish, join = make_finish(epilogue, dtype, dtype), make_plus(epilogue, dtype)
+    plus_c = make_plus_c(dtype, out_dtype, plus=join)
+    (start,) = make_combine(epilogue, dtype).start
+    sums_plainly = epilogue is None or epilogue.inner is None or epilogue.inner.takes_factors
     find_element, put = make_find_element(groups), make_put_element(out_dtype)
 
     @device
     def add(values, others):
-        return (values[0] + others[0],)
+        if sums_plainly:
+            return (values[0] + others[0],)
+        return join(values, scalar(1), others)
 
     merge_members = make_merge_members(config, groups, (1,), add)
 
@@ -113,7 +120,7 @@ def make_kernel(
                 is_inside = is_inside and row <= col
 
         # --- Main loop: this member's slices ---
-        total = scalar(0)
+        total = start
         if is_inside:
             place = matrix * a.batch + sum_row * a.row + sum_col
             across = matrix * a.batch + sum_col * a.row + sum_row
@@ -121,7 +128,7 @@ def make_kernel(
                 if added:
                     total += a.data[place + part * a.col] + a.data[across + part * a.col]
                 else:
-                    total += a.data[place + part * a.col]
+                    (total,) = add((total,), (a.data[place + part * a.col],))
         (total,) = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:

@@ -218,7 +218,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
-    if not paths and is_sliceable(problem):
+    if not paths and problem.inner is None and is_sliceable(problem):
         paths += ("folded",)
     return paths
 
@@ -226,7 +226,8 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    return is_added and not (problem.takes_pairs or problem.mask_block or problem.inner)
+    has_parts = problem.inner is not None and problem.inner.parts > 1
+    return is_added and not (problem.takes_pairs or problem.mask_block or has_parts)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

@@ -159,7 +159,8 @@ def inner(
             return x + y
 
     `dxgemm.inners` has these and more. x and y are numbers of the dtype of sums: float16 and
-    bfloat16 are widened to float32, int8 to int32.
+    bfloat16 are widened to float32, integers of up to 32 bits to int32. What the function returns
+    is converted to it before it is added.
 
     Args:
         function: a Python function of (x, y), or of (total, x, y) if it adds too; what it may do
