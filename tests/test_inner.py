@@ -183,10 +183,8 @@ def test_slices_of_k_are_added_as_the_function_adds(home, dtype):
             implementation=("tuned", config, slices), epilogue=epilogues.scale(2.0),
         )  # fmt: skip
         assert (home.fetch(out) == 2 * join(expected(name, a, b), c)).all()
-    whole = home.send(b.T.copy())
-    found = dxgemm.gemm_symmetric(
-        whole, inner=inners.chebyshev, implementation=("tuned", config, 2)
-    )
+    asked, whole = ("tuned", config, 2), home.send(b.T.copy())
+    found = dxgemm.gemm_symmetric(whole, inner=inners.chebyshev, implementation=asked)
     assert (home.fetch(found) == expected("chebyshev", b.T, b)).all()
     with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k"):
         dxgemm.gemm(home.send(a), home.send(b), inner=inners.logsumexp, implementation=asked)
