@@ -1,7 +1,7 @@
 """GPU time of products by an inner function, against the instructions they need, and torch.
 
-`vs_bound` is the time that the function's operations take at the GPU's rate of instructions, one a
-pair of elements for each, over that of the product. `vs_cdist` and `vs_compiled` are the times of
+`vs_bound` is the time of two instructions per pair of elements, at the rate of multiply-adds, over
+that of the product. `vs_cdist` and `vs_compiled` are the times of
 `torch.cdist` and of the compiled broadcast form over it. That is compiled once per function, for
 any float32 shape, and left out if that takes longer than `COMPILE_S`. With the inner function `l1`
 the nearest column is also found in the same kernel; `vs_plain` is the time of the product over
@@ -30,6 +30,7 @@ CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 LONGEST_S = 0.25  # of a call: what takes longer is not timed
 COMPILE_S = 8  # of torch.compile, for one function
 CHECKED = 64  # rows and columns of a result
+INSTRUCTIONS = 2  # per pair of elements, of each function of `FORMS`
 NEAREST, CDIST, COMPILED = "argmin", "torch.cdist", "torch.compile"
 SIZES = [
     (1024, 1024, 1024), (4096, 4096, 4096), (4096, 4096, 128), (20000, 2000, 64), (1000, 1003, 517),
@@ -155,7 +156,7 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     case, seconds = row.case, found[name].seconds
     pairs = case.flops / 2
     peak = device_facts(0).peak_tflops["float64" if case.dtype == "float64" else "float32"]
-    bound_s = getattr(inners, case.inner).operations * pairs / (1e12 * peak / 2)
+    bound_s = INSTRUCTIONS * pairs / (1e12 * peak / 2)
     is_timed = NEAREST in found and found[NEAREST].samples_s
     return fields(
         row,

@@ -20,6 +20,7 @@ from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
 
+OPERATIONS_OF_MATH = 8  # of a function such as exp, about
 Total = float | tuple[float | None, ...]
 MOST_PARTS = 4  # numbers per total, which a thread keeps in registers
 
@@ -108,7 +109,10 @@ class Inner(Epilogue):
 
     @property
     def operations(self) -> int:
-        """Instructions per pair of elements, about: magnitudes and signs cost none."""
+        """Instructions per pair of elements, about: magnitudes and signs cost none.
+
+        Functions of `math` are told by their names, and count as `OPERATIONS_OF_MATH` each.
+        """
         called = [cell.cell_contents for cell in self.recorded.__closure__ or ()]
         functions = [self.recorded, *(f for f in called if isinstance(f, FunctionType))]
         count = sum(elementary_name(function) is not None for function in functions)
@@ -116,6 +120,8 @@ class Inner(Epilogue):
             if elementary_name(function) is None:
                 names = (step.opname for step in dis.get_instructions(function))
                 count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
+                called_names = set(function.__code__.co_names) & vars(math).keys()
+                count += OPERATIONS_OF_MATH * sum(callable(vars(math)[n]) for n in called_names)
         return max(2, count)
 
     def start_of(self, dtype: str) -> tuple[Any, ...]:
