@@ -21,10 +21,12 @@ SUITES = (
     "half",
     "skinny",
     "symmetric",
+    "triangular",
     "complex",
     "integers",
     "einsum",
     "inner",
+    "device",
     "precision",
     "accuracy",
 )

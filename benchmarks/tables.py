@@ -496,6 +496,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "half": [summary],
     "skinny": [summary],
     "symmetric": [summary],
+    "triangular": [summary],
     "complex": [summary],
     "distributed": [distributed],
     "precision": [precision_rates, precision_refusals],

@@ -376,6 +376,30 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | float32 tuned |" in text
 
 
+DROP_IN = {
+    **RUN, "date": "2026-11-29", "seconds": 80.0, "explained": {"sample 2": "Rounded once more."},
+    "suites": {
+        "torch": {
+            "mm float16": {
+                "passed": 1200, "skipped": {"torch's own kernels: infinities": 2}, "routed": 7,
+                "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
+                "fell_through": {"torch.mm: no": 3},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def test_the_page_of_reliability_shows_tests_of_others(tmp_path: Path) -> None:
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "drop_in.json").write_text(json.dumps(DROP_IN))
+    text = markdown(reliability_tables(tmp_path))
+    assert "| torch | 1,200 | 2 | 2 | 7 | 3 |" in text
+    assert "- Skipped, torch: torch's own kernels: infinities: 2" in text
+    assert "Failed: mm float16, sample 2: an error. Rounded once more." in text
+    assert "Failed: mm float16, sample 3: NaN." in text
+
+
 def test_pages_show_the_suites_that_there_are() -> None:
     text = pages.suite_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}], "epilogue")
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
@@ -548,6 +572,23 @@ def test_a_table_is_fitted_without_a_gpu(tmp_path: Path) -> None:
         run_script("fit_table.py", "nvidia-h200", "--observations", packed, "--table", table)
         assert json.loads((table / "chip.json").read_text())["workloads"] == workloads
     assert ("float64", "naive", "128x1") in read_table(table).speeds
+
+
+def test_times_of_tiles_are_added_to_those_of_a_table_and_judged(tmp_path: Path) -> None:
+    best, other, alone = "wgmma 128x192 stages 5", "wgmma 128x256 stages 4", "naive 128x1"
+    problem = ["float16", 4096, 4096, 4096, 1, None, "row_col", False]
+    kept = {"workload": problem, "us": {best: 220.0, alone: 9e4}}
+    times = {"workload": problem, "us": {best: 200.0, other: 210.0, "torch": 190.0}}
+    packed, path = tmp_path / "tuning.jsonl.gz", tmp_path / "times.jsonl"
+    packed.write_bytes(gzip.compress(f"{json.dumps(kept)}\n".encode()))
+    path.write_text(f"{json.dumps(times)}\n")
+    run_script("tile_times.py", path, "--add-to", packed)
+    (line,) = gzip.decompress(packed.read_bytes()).decode().splitlines()
+    assert json.loads(line)["us"] == {best: 200.0, other: 210.0, alone: 9e4}
+    printed = run_script("tile_times.py", path, "--summary").splitlines()
+    assert "torch   190.0  best   200.0 (0.95)" in printed[0]
+    costs = {line.split("without ")[1].split("  ")[0]: line.split()[-1] for line in printed[4:]}
+    assert costs["128x192 stages 5"] == "1.05" and costs["128x256 stages 4"] == "1.00"
 
 
 def test_every_suite_runs_in_the_simulator_and_leaves_no_results(tmp_path: Path) -> None:

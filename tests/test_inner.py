@@ -236,6 +236,12 @@ def test_integers(home, dtype):
             found = home.send(c)
             dxgemm.gemm(*sent, found, beta=1.0, inner=getattr(inners, name))
             assert (home.fetch(found) == exact).all(), name
+        for own, exact in (
+            (lambda x, y: max(x, y), np.maximum(x, y).max(-1)),
+            (lambda x, y: abs(x - y), np.abs(x - y).max(-1)),
+        ):
+            found = dxgemm.gemm(*sent, inner=dxgemm.inner(own, add="max"))
+            assert (home.fetch(found) == exact).all()
         if wide == "int32":
             nearest = dxgemm.gemm(*sent, inner=inners.max_plus, epilogue=reductions.argmin(1))
             assert (home.fetch(nearest) == (x + y).max(-1).argmin(1)).all()
@@ -570,6 +576,10 @@ def test_kernels_that_take_inner_functions_are_chosen(configs_of_a_gpu):
         assert chosen.implementation.kernel.takes_inner
         others = {i.name for i in IMPLEMENTATIONS if not i.kernel.takes_inner}
         assert others <= ranking.rejected.keys()
+        for parts in (2, 3, 4):
+            total = dxgemm.inner(lambda t, x, y: t, add=lambda t, v: t, identity=(0.0,) * parts,
+                                 finish=lambda t: t[0])  # fmt: skip
+            assert rank(problem_with(total, 999, 999, 99, dtype=dtype), H100).candidates
     ranking = rank(problem_with(inners.l1, 512, 512, 512), H100)
     assert "multiply and add" in ranking.rejected["skinny_fma"]
     chosen = rank(problem_with(inners.min_plus, 64, 64, 65536), H100).candidates[0]
@@ -597,7 +607,7 @@ def test_old_gpus_are_refused(monkeypatch):
 def test_explain():
     a, b = ints((9, 6)), ints((6, 11), seed=1)
     told = dxgemm.explain(a, b, inner=inners.l1, epilogue=epilogues.relu)
-    assert told.implementation == "tuned"
+    assert told.implementation in ("tuned", "small_batch")
     assert "inner l1 | relu" in str(told)
     assert told.work.flops == 2 * 9 * 11 * 6
     assert "multiply and add" in told.full()

@@ -91,15 +91,23 @@ def make_plus(epilogue: Any, dtype: str) -> Callable[..., Any]:
     return _make_plus(add)
 
 
+def make_take_c(epilogue: Any, dtype: str, out_dtype: str | None = None) -> Callable[..., Any]:
+    """A device function: (last numbers of totals, beta, c, index, step) -> elements of c.
+
+    If beta is 0 it returns the numbers.
+    """
+    from dxgemm.handwritten.parts.addend import make_plus_c
+
+    return make_plus_c(dtype, out_dtype, plus=make_plus(epilogue, dtype))
+
+
 def make_begin_with_c(fragment: Any, epilogue: Any, dtype: str) -> Callable[..., Any]:
     """A device function: totals of several numbers, the last of which are elements of c.
 
     (totals, row, col, index of the matrix in c.data, c, beta, m, n) -> totals. If beta is 0 they
     are unchanged, as are those beyond m and n.
     """
-    from dxgemm.handwritten.parts.addend import make_plus_c
-
-    plus_c = make_plus_c(dtype, plus=make_plus(epilogue, dtype))
+    take_c = make_take_c(epilogue, dtype)
     rows, cols = fragment.rows, fragment.cols
     pairs = len(rows)
     first = (epilogue.inner.parts - 1) * pairs
@@ -111,7 +119,7 @@ def make_begin_with_c(fragment: Any, epilogue: Any, dtype: str) -> Callable[...,
             value = totals[first + i : first + i + 1]
             if row + rows[i] < m and col + cols[i] < n:
                 index = start + (row + rows[i]) * c.row + (col + cols[i]) * c.col
-                value = plus_c(value, beta, c, index, 0)
+                value = take_c(value, beta, c, index, 0)
             last = last + value
         return totals[:first] + last
 
@@ -176,12 +184,25 @@ else:
     def magnitude(x):
         raise NotImplementedError("for kernels")
 
+    @intrinsic
+    def _magnitude_int32(typing_context, x):
+        """|x| by its instruction: of max(max(x, -x), y) ptxas 12.8 to 13.5 leaves out the negation.
+
+        Source: PyTorch's issue 190973.
+        """
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(args[0].type, [args[0].type])
+            return builder.call(ir.InlineAsm(function, "abs.s32 $0, $1;", "=r,r", False), args)
+
+        return signature(x, x), generate
+
     @overload(magnitude)
     def _choose_magnitude(x):
         """In 32 bits: a difference of two int32 has 64 in numba."""
         if not isinstance(x, types.Integer):
             return lambda x: abs(x)
-        return lambda x: max(np.int32(x), np.int32(-np.int32(x)))
+        return lambda x: _magnitude_int32(np.int32(x))
 
     @intrinsic
     def like(typing_context, value, number):

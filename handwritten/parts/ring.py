@@ -28,7 +28,7 @@ class Load(NamedTuple):
     """
 
     fill: Callable[..., Any]
-    start: tuple[Callable[..., Any], Callable[..., Any]]
+    start: tuple[Callable[..., Any] | None, Callable[..., Any]]
     put: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
     behind: int
 
@@ -71,7 +71,8 @@ def make_load(
 
     Args:
         config: has `stages` and `parts`, matrices of a batch whose sum is an operand.
-        tiles: of a and b, each with the device functions of a `LineTile` up to `put`.
+        tiles: of a and b, each with the device functions of a `LineTile` up to `put`; None for an
+            a that is not copied, because it is kept in shared memory.
         operands_of: device function: (work, tile, a, b, m, n, k) -> a, b, m, n and k of the
             tile's problem; None for those of the kernel.
     """
@@ -82,8 +83,12 @@ def make_load(
 
     stages, parts, finds_operands = config.stages, config.parts, operands_of is not None
     a_bytes, b_bytes = (parts * x * tile_k * item_bytes for x in (config.tile_m, config.tile_n))
+    copies_a = tiles[0] is not None
+    if not copies_a:
+        a_bytes, begin_a, start_a, put_a = 0, None, None, None
+    else:
+        begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     stage_bytes, behind = a_bytes + b_bytes, (stages - 2) * tile_k
-    begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     begin_b, start_b, put_b = _make_copies(tiles[1], config.tile_n, tile_k, item_bytes, parts)
     puts_a, puts_b = put_a is not None, put_b is not None
 
@@ -92,11 +97,14 @@ def make_load(
             a, b, m, n, k = operands_of(work, tile, a, b, m, n, k)
         b_columns = Operand(b.data, b.batch, b.col, b.row)
         b_smem: int32 = smem + a_bytes
-        a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, k, tile)
+        a_span, a_copies = (), ()
+        if copies_a:
+            a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, k, tile)
         b_span, b_copies = begin_b(b_smem, thread, b_columns, tile.b_matrix, tile.col, n, k, tile)
         k_left: int32 = tile.end_k - tile.first_k
         for stage in range(stages - 1):
-            a_copies = start_a(a_span, a_copies, int32(stage * stage_bytes), k_left)
+            if copies_a:
+                a_copies = start_a(a_span, a_copies, int32(stage * stage_bytes), k_left)
             b_copies = start_b(b_span, b_copies, int32(stage * stage_bytes), k_left)
             commit_copies()
             k_left -= tile_k
@@ -109,17 +117,55 @@ def make_load(
     return Load(device_function(unroll(fill)), (start_a, start_b), (put_a, put_b), behind)
 
 
+def make_span(
+    tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int = 1
+) -> Callable[..., Any]:
+    """A device function: the `Span` of a thread's copies, and the address of its first chunk.
+
+    It takes the shared memory of the first stage, the thread, the operand with x as its rows, the
+    index of the matrix, the tile's first x, the x and k of the operand, and the first k.
+
+    Args:
+        tile: of the operand, as in `make_load`.
+        extent: x of a tile.
+        tile_k: k from a tile to the next one of the thread.
+        parts: number of consecutive matrices whose sum is the operand.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    _, first_chunk, place, *_ = tile
+
+    def find_span(smem, thread, operand, matrix, x, x_count, k, first_k):
+        chunk_x, chunk_k = first_chunk(thread)
+        x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
+        first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
+        source = first + ((x + chunk_x) * x_step + (first_k + chunk_k) * k_step)
+        end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
+        first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
+        x_left: int32 = min(x_count - x, extent) - chunk_x
+        target: int32 = smem + place(chunk_x, chunk_k)
+        part_step = operand.batch * item_bytes
+        span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
+        return span, source
+
+    return device_function(unroll(find_span))
+
+
 def _make_copies(
     tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int
 ) -> tuple[Any, ...]:
     """The device functions of one operand: begin, which returns its `Span` too, start and put."""
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     tile_bytes = extent * tile_k * item_bytes
-    is_async, first_chunk, place, start_chunks, load_chunks, put_chunks, *_ = tile
+    is_async, _, _, start_chunks, load_chunks, put_chunks, *_ = tile
+    find_span = make_span(tile, extent, tile_k, item_bytes, parts)
 
     def load(span, source, k_left):
         chunks = ()
@@ -134,16 +180,7 @@ def _make_copies(
     load = device_function(unroll(load))
 
     def begin(smem, thread, operand, matrix, x, x_count, k, tile):
-        chunk_x, chunk_k = first_chunk(thread)
-        x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
-        first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
-        source = first + ((x + chunk_x) * x_step + (tile.first_k + chunk_k) * k_step)
-        end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
-        first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
-        x_left: int32 = min(x_count - x, extent) - chunk_x
-        target: int32 = smem + place(chunk_x, chunk_k)
-        part_step = operand.batch * item_bytes
-        span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
+        span, source = find_span(smem, thread, operand, matrix, x, x_count, k, tile.first_k)
         return span, load(span, source, int32(tile.end_k - tile.first_k))
 
     def start(span, copies, stage, k_left):

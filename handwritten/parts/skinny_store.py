@@ -1,9 +1,8 @@
 """The store of a skinny tile: from the shared memory of all blocks of a cluster to global memory.
 
-In shared memory a tile is [y][x]. Its elements, of four bytes, are few, and each is stored by
-itself. Each block of a cluster adds up a share of them. All blocks write their sums for a share to
-separate slots in the shared memory of its owner, which reads them once, after a barrier, in the
-order of the blocks.
+In shared memory a tile is [y][x]. Its elements are few, and each is stored by itself. Each block of
+a cluster adds up a share of them. All blocks write their sums for a share to separate slots in the
+shared memory of its owner, which reads them once, after a barrier, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
+
+ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8}  # of sums
 
 
 def make_store(
@@ -27,14 +28,14 @@ def make_store(
     Args:
         config: a `SkinnyConfig`.
         large_is_a: True if the rows of the result are rows of the larger operand; else its columns.
-        acc_dtype: dtype of sums, alpha and beta: "float32" or "int32".
+        acc_dtype: dtype of sums: "float32", "int32" or "int64".
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
     """
-    from numba import cuda, float32, int32
+    from numba import cuda, float32, int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
         cluster_arrive,
@@ -42,25 +43,21 @@ def make_store(
         device_function,
         load_shared,
         low_word,
-        scaled,
         store_cluster,
     )
-    from dxgemm.handwritten.parts.operands import HALVES
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
-    x_tile, tile_row, few = TILE, SUMS_ROW, config.few
+    item, x_tile, few = ITEM_BYTES[acc_dtype], TILE, config.few
+    tile_row = SUMS_ROW * item // 4
     threads, split_k = config.threads, config.split_k
-    scalar = {"float32": float32, "int32": int32}[acc_dtype]
-    rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
-    result = "float32" if out_dtype in NARROW else out_dtype
+    scalar = {"float32": float32, "int32": int32, "int64": int64}[acc_dtype]
+    rounded = low_word if acc_dtype == "int32" else scalar  # sums of integers wrap around
     # Columns of the product per column of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
-    share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
-    finish = make_finish(epilogue, acc_dtype, result, taken, rounds=out_dtype in HALVES)
-    plus_c, put = make_plus_c(acc_dtype, out_dtype, taken), make_put_element(out_dtype)
+    share, piece_bytes = pieces_x * pieces_y // split_k, item * taken
+    begin, put = make_put_element(acc_dtype, out_dtype, epilogue)
 
     def locate(number, is_along_x):
         """y and x of a piece; pieces are numbered along the contiguous direction of the result."""
@@ -77,8 +74,8 @@ def make_store(
     def read_piece(tile, y, x):
         sums = ()
         for piece in static_range(taken):
-            across = piece * tile_row if large_is_a else piece * 4
-            sums = sums + load_shared(scalar, 1, int32(tile + y * tile_row + 4 * x + across), 0)
+            across = piece * tile_row if large_is_a else piece * item
+            sums = sums + load_shared(scalar, 1, int32(tile + y * tile_row + item * x + across), 0)
         return sums
 
     read_piece = device_function(unroll(read_piece))
@@ -122,6 +119,7 @@ def make_store(
             is_along_x = abs(out.col) <= abs(out.row)
         if split_k > 1:
             hand_out(smem, buffer, rank, thread, int32(y_count - y_first), is_along_x)
+        at = begin(matrix, rounded(alpha), rounded(beta), c, out, extra)
         for place in range(thread, share, threads):
             y, x = locate(int32(rank * share + place), is_along_x)
             if x_first + x < x_count and y_first + y < y_count:
@@ -135,34 +133,40 @@ def make_store(
                     sums = add_up(buffer, int32(place))
                 else:
                     sums = read_piece(smem, y, x)
-                index = matrix * c.batch + row * c.row + col * c.col
-                values = plus_c(scaled(alpha, sums), beta, c, index, c.col)
-                index = matrix * out.batch + row * out.row + col // taken * out.col
-                put(out.data, index, finish(values, matrix, row, col, extra)[0])
+                put(sums, at, row, col)
 
     return device_function(unroll(store_tile))
 
 
-def make_add_partial_tiles(config: Any) -> Callable[..., None]:
+def make_add_partial_tiles(config: Any, acc_dtype: str = "float32") -> Callable[..., None]:
     """Make a device function that adds up a block's partial tiles, in order, into the first one.
 
     Args:
         config: a `SkinnyConfig`.
+        acc_dtype: as `make_store` takes it.
     """
-    from numba import float32, int32
+    from numba import float32, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        load_shared,
+        low_word,
+        store_shared,
+    )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    parts, sums_bytes = config.partial_tiles, config.sums_bytes
+    item, scalar = ITEM_BYTES[acc_dtype], {"int32": int32, "int64": int64}.get(acc_dtype, float32)
+    rounded = low_word if acc_dtype == "int32" else scalar
+    parts, sums_bytes = config.partial_tiles, config.sums_bytes * item // 4
+    tile_row = SUMS_ROW * item // 4
     elements, threads = config.few * TILE, config.threads
 
     def add_partial_tiles(smem, thread):
         for element in range(thread, elements, threads):
-            place: int32 = smem + element // TILE * SUMS_ROW + element % TILE * 4
-            total = load_shared(float32, 1, place, 0)[0]
+            place: int32 = smem + element // TILE * tile_row + element % TILE * item
+            total = load_shared(scalar, 1, place, 0)[0]
             for part in static_range(1, parts):
-                total = float32(total + load_shared(float32, 1, place, part * sums_bytes)[0])
+                total = rounded(total + load_shared(scalar, 1, place, part * sums_bytes)[0])
             store_shared(place, 0, (total,))
 
     return device_function(unroll(add_partial_tiles))

@@ -17,16 +17,14 @@ from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, inners, reductions
+    from dxgemm import device, epilogues, inners, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
         build,
         cache_info,
         clear_cache,
-        einsum,
         explain,
-        explain_einsum,
         explain_shape,
         explain_symmetric,
         gemm,
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
         matmul,
         plan,
         plan_grouped,
-        tensordot,
     )
     from dxgemm.call.contraction_plan import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
+    from dxgemm.contractions import einsum, explain_einsum, tensordot
     from dxgemm.drop_in import patch
     from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
@@ -56,6 +54,7 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "device",
     "einsum",
     "emulation_fallbacks",
     "epilogue",
@@ -80,17 +79,20 @@ __all__ = [
     "tensordot",
 ]
 
-_SUBMODULES = ("epilogues", "inners", "reductions")
+_SUBMODULES = ("device", "epilogues", "inners", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
     "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
+    "einsum": "contractions",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "explain_einsum": "contractions",
     "inner": "epilogues",
     "patch": "drop_in",
     "prepare": "call.prepared_operand",
+    "tensordot": "contractions",
     "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
 

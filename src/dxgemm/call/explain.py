@@ -17,6 +17,7 @@ from dxgemm.choice.batch_invariant import (
 )
 from dxgemm.choice.byte_products import predicted_us
 from dxgemm.choice.legality import Candidate
+from dxgemm.choice.model import filled_share
 from dxgemm.choice.selection import Ranking, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import named_in_errors
@@ -25,7 +26,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, tile_intensity
 from dxgemm.handwritten.parts.operands import BYTES
-from dxgemm.problem.arguments import Kernel, Precision
+from dxgemm.problem.arguments import Kernel, Precision, with_modulus
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
 from dxgemm.problem.pieces import Piece, pieces_of
@@ -81,6 +82,17 @@ def _pieces_text(pieces: Sequence[Piece]) -> str | None:
     return f"{len(pieces)} pieces; this is the first" if pieces else None
 
 
+def _triangles_text(computation: Computation, part: Problem) -> str | None:
+    """Describe how triangular operands are multiplied; None for full ones."""
+    if not computation.copies:
+        return None
+    names = " and ".join(copy.name for copy in computation.copies)
+    skipped = f"{1 - filled_share(part):.0%} of the products are skipped"
+    return f"copies of {names} with zeros beside the diagonal" + (
+        f", {skipped}" if part.k_ranges else ""
+    )
+
+
 def _reduction_text(
     epilogue: BoundEpilogue | None, problem: Problem, candidate: Candidate
 ) -> str | None:
@@ -106,6 +118,7 @@ def explain_shape(
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
+    modulus: int | None = None,
     gpu: str | None = None,
 ) -> Explanation:
     """Explain what `gemm` would do with (m, k) and (k, n) operands and a row-major result.
@@ -117,7 +130,7 @@ def explain_shape(
         layout: orders of a and b: "row_row", "row_col" (as x @ weight.T has it), "col_row" or
             "col_col".
         out_dtype: dtype of the result; None for that of a new result.
-        implementation, precision, batch_invariant: as `gemm` takes them.
+        implementation, precision, batch_invariant, modulus: as `gemm` takes them.
         gpu: name of a card, such as "RTX 4090", which need not be at hand; None for the first GPU.
 
     Raises:
@@ -125,11 +138,12 @@ def explain_shape(
         UnknownGpuError: the facts of the named card are not known.
         LayoutError: the layout is unknown.
         ShapeError: a size is no integer, or negative.
-        DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
-            same conditions as in `gemm`.
+        DtypeError, PrecisionError, SettingError, UnknownImplementationError,
+        UnsupportedProblemError: under the same conditions as in `gemm`.
     """
+    named = precision if modulus is None else with_modulus(modulus, precision)
     problem = contiguous_problem(
-        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
+        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=named
     )
     asked = with_batch_invariance(implementation, batch_invariant)
     if isinstance(asked, BatchInvariant):
@@ -165,7 +179,10 @@ def _explain(
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
     own, digits = decision.computation.integers or problem, decision.computation.bytes
-    flops, peak = own.flops, device.peak_tflops[unit_dtype(problem.dtype)]
+    flops, peak = (
+        round(own.flops * filled_share(part)),
+        device.peak_tflops[unit_dtype(problem.dtype)],
+    )
     if problem.inner is None:
         unit = "int8" if digits or problem.dtype in BYTES else problem.arithmetic
         peak = device.tensor_tflops.get(unit, peak) / (digits.products if digits else 1)
@@ -187,7 +204,12 @@ def _explain(
         precision=own.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        computed_as="; ".join(str(text) for text in (computed_as, digits) if text) or None,
+        computed_as="; ".join(
+            str(text)
+            for text in (computed_as, digits, _triangles_text(decision.computation, part))
+            if text
+        )
+        or None,
         symmetry=_symmetry_text(problem, candidate),
         complex_form=None if form is None else str(form),
         is_transposed=problem.is_transposed,

@@ -21,7 +21,7 @@ from dxgemm.call.epilogue import OperandStrides
 from dxgemm.call.resolve import Resolved, resolve
 from dxgemm.errors import DxgemmError, SettingError, ShapeError
 from dxgemm.log import logger
-from dxgemm.problem.arguments import Conjugate, check_name
+from dxgemm.problem.arguments import Conjugate, check_name, check_triangular
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import (
@@ -75,7 +75,7 @@ class RouteKey(NamedTuple):
             its key there; None twice for one that is absent.
         a_alignment, b_alignment: bytes, see `ALIGNMENTS`.
         alpha_is_zero, beta_is_zero: True if the number is 0.
-        precision, implementation, conjugate: as `gemm` takes them.
+        precision, implementation, conjugate, triangular: as `gemm` takes them.
         epilogue: key by `inspect_epilogue`; None without an epilogue.
         symmetry: a `Symmetry`; or True if a and b begin at the same address, else False.
     """
@@ -97,6 +97,7 @@ class RouteKey(NamedTuple):
     epilogue: tuple[Any, ...] | None
     symmetry: Symmetry | bool
     conjugate: Any
+    triangular: Any
 
     @property
     def arrays(self) -> dict[str, tuple[Library, Any, int]]:
@@ -234,7 +235,7 @@ def _new_route(resolved: Resolved) -> Route:
             logger.debug("gemm %s %s on %s: %s", size, problem.dtype, resolved.device.name, chosen)
     reads_separate_c = problem.reads_c and not problem.in_place
     names = ("a", "b", "c", "out", *(asked.epilogue.labels if asked.epilogue else ()))
-    computation, (least, largest) = decision.computation, _scalar_range(problem)
+    computation, (least, largest) = decision.computation, scalar_range(problem)
     return Route(
         resolved=resolved,
         decision=decision,
@@ -306,7 +307,7 @@ def _overlap_range(operand: Layout | None, target: Layout | None) -> tuple[int, 
     return target_first - end, target_end - first
 
 
-def _scalar_range(problem: Problem) -> tuple[float, float]:
+def scalar_range(problem: Problem) -> tuple[float, float]:
     """Bounds of alpha and beta: of integers, what the result's signed and unsigned dtype hold.
 
     Those of operands of 8 and 16 bits are int32, whatever the result.
@@ -318,6 +319,8 @@ def _scalar_range(problem: Problem) -> tuple[float, float]:
         return 0, 1
     if problem.scalar_dtype == "int32":
         return -(2**31), 2**31 - 1
+    if problem.modulus:
+        return -(2**63), 2**63 - 1
     bits = 8 * ITEM_SIZES[problem.out_dtype]
     return -(2 ** (bits - 1)), 2**bits - 1
 
@@ -345,8 +348,12 @@ def make_route(key: RouteKey) -> Route:
     for name in check_name("conjugate", key.conjugate, get_args(Conjugate), SettingError):
         layouts[name] = conjugated(layouts[name])
     epilogue = None if key.epilogue is None else key.epilogue[0]
+    triangular = None if key.triangular is None else check_triangular(key.triangular)
+    if triangular == (None, None):
+        triangular = None
     try:
-        shared = route_of_layouts(Asked(layouts, *key[10:14], epilogue, triangle, adds_transpose))
+        asked = Asked(layouts, *key[10:14], epilogue, triangle, adds_transpose, triangular)
+        shared = route_of_layouts(asked)
     except DxgemmError as error:
         if isinstance(symmetry, Symmetry):
             error.name_call(**symmetry.names)

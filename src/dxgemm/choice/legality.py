@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 ADDED = ("float32", "float64")  # dtypes of the sums of slices
 
 
-MOST_TOTAL_BYTES = 256  # of a thread's totals of several numbers, whose functions need registers
+# Totals of several numbers per thread: so many bytes, which leave registers to the functions, or so
+# many totals, the fewest of all configs.
+MOST_TOTAL_BYTES, FEW_TOTALS = 256, 16
 
 
 class Candidate(NamedTuple):
@@ -54,6 +57,8 @@ class Candidate(NamedTuple):
     def part_of(self, problem: Problem) -> Problem:
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
+        if problem.k_ranges and not self.skips_zeros(problem):
+            part = replace(part, k_ranges="")
         if problem.triangle:
             part = triangular(part, self.triangle)
         return sliced_problem(part, self.slices) if self.uses_workspace else part
@@ -62,6 +67,10 @@ class Candidate(NamedTuple):
     def uses_workspace(self) -> bool:
         """True if sums are left in a workspace, from which another kernel makes the result."""
         return self.slices > 1 or self.triangle == "folded"
+
+    def skips_zeros(self, problem: Problem) -> bool:
+        """True if the kernel skips the zeros of triangular operands."""
+        return skips_zeros(self.implementation, problem) and self.slices == 1
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
@@ -80,6 +89,11 @@ def triangular(problem: Problem, path: str) -> Problem:
     triangle = problem.triangle if path == "half" else ""
     triangle = "both" if triangle == "either" else triangle
     return replace(problem, triangle=triangle, adds_transpose=False)
+
+
+def skips_zeros(implementation: Implementation, problem: Problem) -> bool:
+    """True if a kernel, without slices of k, skips the zeros of triangular operands."""
+    return problem.k_ranges != "" and implementation.kernel.takes_k_ranges
 
 
 def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
@@ -119,7 +133,9 @@ def config_fault(implementation: Implementation, config: Any, problem: Problem) 
     if inner is not None and inner.parts > 1:
         if config.cluster > 1:
             return "adds up sums over a cluster, and no totals of several numbers"
-        if inner.parts * config.accumulator_bytes(problem.dtype) > MOST_TOTAL_BYTES:
+        total_bytes = config.accumulator_bytes(problem.dtype)
+        is_large = total_bytes > FEW_TOTALS * ITEM_SIZES[problem.scalar_dtype]
+        if is_large and inner.parts * total_bytes > MOST_TOTAL_BYTES:
             return f"has too large thread tiles for totals of {inner.parts} numbers"
     if not block:
         return None
@@ -137,7 +153,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened
+    is_special = problem.is_quantised or problem.is_widened or problem.modulus
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     elif problem.takes_pairs or problem.mask_block or is_special:

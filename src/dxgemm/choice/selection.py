@@ -310,6 +310,7 @@ def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
     """Speed of a config: as measured, or else that of the kernel's config with the nearest tile."""
     config = row.config
     if table is not None:
+        dtype = row.implementation.kernel.measured_as(dtype)
         speed = table.speeds.get((dtype, row.implementation.name, str(config)))
         if speed is not None:
             return speed

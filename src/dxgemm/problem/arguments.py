@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, SupportsComplex, SupportsFloat
+from typing import Any, Literal, SupportsComplex, SupportsFloat, get_args
 
 import numpy as np
 
-from dxgemm.errors import DxgemmError, SettingError, ShapeError, shown
+from dxgemm.errors import DxgemmError, PrecisionError, SettingError, ShapeError, shown
+from dxgemm.problem.dtypes import MODULO, MOST_MODULUS
 
 Number = complex | SupportsFloat | SupportsComplex  # NumPy's scalars among them
 Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, split-K slices
 Conjugate = Literal["", "a", "b", "ab"]
 Triangle = Literal["both", "lower", "upper"]
+Triangular = Literal["lower", "upper", "unit lower", "unit upper"]  # of an operand
 Precision = Literal[
     "tf32", "3m", "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
     "emulated7", "emulated8", "emulated9", "emulated10", "emulated11", "emulated12", "emulated13",
@@ -26,6 +28,21 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise SettingError(f"gemm: {name} is {shown(value)}; pass True or False.")
     return bool(value)
+
+
+def with_modulus(modulus: Any, precision: Any) -> str:
+    """Precision of a product modulo a number, which takes no other one."""
+    is_integer = isinstance(modulus, int | np.integer) and not isinstance(modulus, bool)
+    if not is_integer or not 2 <= modulus <= MOST_MODULUS:
+        raise SettingError(
+            f"gemm: modulus is {shown(modulus)}; pass an integer from 2 to {MOST_MODULUS}, or None."
+        )
+    if precision is not None:
+        raise PrecisionError(
+            f"gemm: precision is {shown(precision)}, but a product modulo {modulus} is exact; "
+            "leave out precision= or modulus=."
+        )
+    return f"{MODULO}{int(modulus)}"
 
 
 def check_size(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:
@@ -48,3 +65,15 @@ def check_list(name: str, value: Any, error: type[DxgemmError]) -> tuple[Any, ..
     if not isinstance(value, list | tuple):
         raise error(f"gemm: {name} is {shown(value)}; pass a list or a tuple.")
     return tuple(value)
+
+
+def check_triangular(value: Any) -> tuple[Triangular | None, Triangular | None]:
+    """Return the triangles of a and of b."""
+    known = get_args(Triangular)
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    if not is_pair or not all(x is None or (isinstance(x, str) and x in known) for x in value):
+        raise SettingError(
+            f"gemm: triangular is {shown(value)}; pass the triangles of a and b, such as "
+            f"('lower', None), of {', '.join(map(repr, known))} and None."
+        )
+    return value

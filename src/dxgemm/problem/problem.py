@@ -10,6 +10,7 @@ from functools import cached_property
 from math import gcd
 from typing import Any
 
+from dxgemm.handwritten.parts import k_ranges
 from dxgemm.handwritten.parts.operands import BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
@@ -18,6 +19,7 @@ from dxgemm.problem.dtypes import (
     INTEGER_RESULTS,
     ITEM_SIZES,
     PRODUCT_BITS,
+    modulus_of,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -64,7 +66,8 @@ class Problem:
         precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
             "emulated" permits sums of products of float16 parts; float32's own arithmetic satisfies
             both. For float64, "emulated" permits products of rounded numbers by residues, and
-            "emulated14" with fourteen moduli.
+            "emulated14" with fourteen moduli. For integers, "modulo 97" is no permission: the
+            result is taken modulo 97.
         reads_c: True if beta is nonzero; otherwise c is never touched.
         in_place: True if out and c are the same memory.
         is_transposed: True if a and b are exchanged with respect to the call.
@@ -81,6 +84,8 @@ class Problem:
             "a", "b" or "ab".
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
+        k_ranges: triangles of a and b, whose zeros kernels may skip: see `k_ranges` in handwritten.
+            "" for full operands.
         copies_any_size: True if aligned copies are made of operands of any size, and of all that
             TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
@@ -108,6 +113,7 @@ class Problem:
     adds_transpose: bool = False
     conjugates: str = ""
     padded: str = ""
+    k_ranges: str = ""
     copies_any_size: bool = False
 
     @property
@@ -175,6 +181,11 @@ class Problem:
         """Number of moduli that the precision names; None if it names none."""
         digits = (self.precision or "").removeprefix(EMULATED)
         return int(digits) if digits.isdecimal() else None
+
+    @property
+    def modulus(self) -> int:
+        """Number modulo which a result of integers is taken; 0 for none."""
+        return modulus_of(self.precision)
 
     @property
     def is_empty(self) -> bool:
@@ -409,5 +420,6 @@ def exchanged(problem: Problem) -> Problem:
         b_alignment=problem.a_alignment,
         is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
+        k_ranges=k_ranges.exchanged(problem.k_ranges),
         conjugates="".join(sorted(problem.conjugates.translate(EXCHANGE))),
     )

@@ -8,8 +8,8 @@ import torch
 
 from dxgemm import epilogues
 from dxgemm.epilogues import BoundEpilogue, Epilogue, Inner, bound_epilogue
-from dxgemm.errors import SettingError
-from dxgemm.problem.arguments import check_flag
+from dxgemm.errors import SettingError, UnsupportedProblemError
+from dxgemm.problem.arguments import Triangular, check_flag, check_triangular
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
 from dxgemm.torch.inner_operators import compute_inner
@@ -98,6 +98,7 @@ def gemm(
     epilogue: Epilogue | BoundEpilogue | None = None,
     inner: Inner | None = None,
     batch_invariant: bool = False,
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
 ) -> torch.Tensor:
     """epilogue(alpha * a @ b + beta * c), like `torch.addmm` and `torch.baddbmm`.
 
@@ -114,6 +115,8 @@ def gemm(
             alone. `inners.l1` and `inners.min_plus` are differentiable: by the sign of x - y, which
             is 0 for equal ones, and at the first smallest sum.
         batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
+        triangular: as `dxgemm.gemm` takes it, without an epilogue. What is not used of an operand
+            has a gradient of 0.
 
     Returns:
         A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
@@ -126,7 +129,8 @@ def gemm(
             epilogue is of a kind that is not taken, or epilogue or inner has no derivative that a
             gradient needs.
         EpilogueError: epilogue is none, or lacks operands; or inner is none.
-        SettingError: inner is passed with another argument than a and b.
+        SettingError: triangular is no pair of triangles, or inner is passed with another argument
+            than a and b.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
@@ -141,16 +145,22 @@ def gemm(
     alpha, beta = as_number("alpha", alpha), as_number("beta", beta)
     batch_invariant = as_flag("batch_invariant", batch_invariant)
     if inner is not None:
-        if c is not None or alpha != 1.0 or epilogue is not None or batch_invariant:
+        others = c, epilogue, triangular
+        if any(other is not None for other in others) or alpha != 1.0 or batch_invariant:
             raise SettingError(
-                "gemm: inner goes with a and b alone; leave out c, alpha, epilogue and "
+                "gemm: inner goes with a and b alone; leave out c, alpha, epilogue, triangular and "
                 "batch_invariant, or call dxgemm.gemm."
             )
         return compute_inner(a, b, inner)
     if epilogue is not None:
+        if triangular is not None:
+            raise UnsupportedProblemError(
+                "gemm: triangular= does not go with an epilogue here; apply it to the result."
+            )
         chain = bound_epilogue(epilogue)
         return compute_with_epilogue(a, b, c, alpha, beta, chain, batch_invariant)
-    return gemm_operator(a, b, c, alpha, beta, batch_invariant)
+    triangles = () if triangular is None else (x or "" for x in check_triangular(triangular))
+    return gemm_operator(a, b, c, alpha, beta, batch_invariant, *triangles)
 
 
 @named_in_errors("matmul")
