@@ -1,11 +1,11 @@
 """GPU time of products by an inner function, against the instructions they need, and torch.
 
 `vs_bound` is the time of a product's instructions alone, two per pair of elements, over that of the
-product. `vs_cdist` and `vs_compiled` are the times of
-`torch.cdist` and of the compiled broadcast form over it. That is compiled once per function, for
-any float32 shape, and left out if that takes longer than `COMPILE_S`. With the inner function `l1`
-the nearest column is also found in the same kernel; `vs_plain` is the time of the product over
-that. Results must be exact on small integers. Kernels are built before, by several processes.
+product. `vs_cdist` and `vs_compiled` are the times of `torch.cdist` and of the compiled broadcast
+form over it. That is compiled once per function, for any float32 shape, and left out if that takes
+longer than `COMPILE_S`. With the inner function `l1` the nearest column is also found in the same
+kernel; `vs_plain` is the time of the product over that. Results must be exact on small integers.
+Kernels are built before, by several processes.
 """
 
 from __future__ import annotations
