@@ -434,3 +434,20 @@ def test_products_of_parts(case):
     everywhere = [index.ravel() for index in np.indices((batch, m, n))]
     sums = expected(*everywhere).reshape(batch, m, n).sum(2)
     check(partials, lambda matrix, _, row: sums[matrix, row])
+
+
+@pytest.mark.parametrize(("shape", "config"), [
+    ((1, 8, 88, 64), Config(64, 72)),  # blocks of 64 columns, one of 8
+    ((1, 136, 40, 64), Config(128, 24, is_pingpong=True)),
+    ((2, 21, 104, 16), Config(64, 96)),
+], ids=str)  # fmt: skip
+def test_an_epilogue_without_c_sees_every_element(shape, config):
+    problem = problem_of(HALF, shape, epilogue=PLACED, reads_c=False)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem, config), problem, operands, factors=(ALPHA, 0), most_blocks=2)
+    expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
+
+    def moved(matrix, row, col):
+        return np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
+
+    check(operands["out"], moved)
