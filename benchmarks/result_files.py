@@ -26,6 +26,7 @@ SUITES = (
     "integers",
     "einsum",
     "inner",
+    "device",
     "precision",
     "accuracy",
 )

@@ -23,8 +23,10 @@ from dxgemm.handwritten.parts import simulated_memory as memory
 from dxgemm.handwritten.parts.simulated_integers import Int32, low_word
 
 CHUNK = 16  # bytes that a swizzle moves together
-KINDS = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8"}
-_STORED = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8}
+KINDS = {
+    "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8",
+}  # fmt: skip
+_STORED = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
 FIRST_MAP = 2**61  # made-up addresses of tensor maps
 maps: dict[int, tuple[Any, Any]] = {}  # operand and tensor map, by the map's made-up address
 names: dict[str, int] = {}  # addresses of the maps that are parameters
@@ -127,7 +129,7 @@ def _operand(descriptor: Any, high: int, lines: np.ndarray, kind: str, across: b
     """Rows of a, or columns of b, of one step that a descriptor points to, as wgmma reads them."""
     address, leading = (int(descriptor) & 0x3FFF) * 16, (int(descriptor) >> 16 & 0x3FFF) * 16
     row_bytes = {1: 128, 2: 64, 3: 32}[high >> 30 & 3]
-    item, depth = np.dtype(_STORED[kind]).itemsize, {"tf32": 8, "s8": 32}.get(kind, 16)
+    item, depth = np.dtype(_STORED[kind]).itemsize, {"tf32": 8, "s8": 32, "u8": 32}.get(kind, 16)
     lines, k = lines[:, None], np.arange(depth)[None, :]
     if across:
         width = row_bytes // item
@@ -150,7 +152,7 @@ def _own_lines(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _sums(kind: str, acc: Any, left: np.ndarray, right: np.ndarray) -> tuple[Any, ...]:
     product = (left @ right.T).reshape(2, -1, 2).transpose(1, 0, 2).ravel()
-    convert = low_word if kind == "s8" else np.float32
+    convert = low_word if kind.endswith("8") else np.float32
     return tuple(convert(float(x) + y) for x, y in zip(acc, product, strict=True))
 
 
@@ -158,8 +160,9 @@ def wgmma_of_two(
     kind: str, a_high: int, b_high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool
 ) -> Any:
     rows, columns = _own_lines(len(acc))
-    left = _operand(a, a_high, rows, kind, a_across)
-    return _sums(kind, acc, left, _operand(b, b_high, columns, kind, b_across))
+    a_kind, _, b_kind = kind.partition(".")
+    left = _operand(a, a_high, rows, a_kind, a_across)
+    return _sums(kind, acc, left, _operand(b, b_high, columns, b_kind or a_kind, b_across))
 
 
 def wgmma(kind: str, high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool) -> Any:

@@ -31,7 +31,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api", "contractions"),
+    ("api", "contractions", "device"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),
@@ -182,7 +182,8 @@ assert not hasattr(dxgemm, "gem")
 
 
 @pytest.mark.parametrize(
-    "name", ["", "epilogues", "reductions", "inners", "errors", "distributed", "torch", "jax"]
+    "name",
+    ["", "epilogues", "reductions", "inners", "errors", "device", "distributed", "torch", "jax"],
 )
 def test_dir_lists_the_public_names_alone(name):
     if name in ("torch", "jax"):

@@ -34,12 +34,15 @@ from sparse_operands import SparseOperand, plain_device_functions
 
 from dxgemm import epilogues
 from dxgemm.choice.emulation import product_problem
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.handwritten.kernels import digit_wgmma
 from dxgemm.handwritten.kernels.wgmma import Config
+from dxgemm.handwritten.parts.digit_terms import digits_of, terms_of
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
 from dxgemm.handwritten.parts.residue_store import row_bytes
@@ -175,7 +178,8 @@ def test_bytes_of_a_narrow_tile_are_no_vectors():
 
 
 PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
-PAIRED = Config(64, 32, is_paired=True)
+PAIRED, SHARES_B = Config(64, 32, is_paired=True), Config(64, 80, is_paired=True)
+THREE, STRIPS = Config(192, 24), Config(256, 24)  # three warpgroups, and two of two strips each
 ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
 
 
@@ -186,9 +190,13 @@ ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
     (("col", "row"), (2, 32, 8, 72), TURNED),
     (("row", "col"), (1, 72, 40, 72), PAIRED),  # the second block of a pair has few rows, or none
     (("col", "row"), (2, 8, 40, 40), PAIRED),
+    (("row", "col"), (1, 72, 88, 40), SHARES_B),
+    (("row", "row"), (1, 200, 8, 40), THREE),
+    (("col", "col"), (1, 264, 8, 40), STRIPS),
+    (("row", "row"), (1, 24, 264, 8), replace(STRIPS, is_turned=True, is_paired=True)),
     (("row", "col"), (1, 40, 136, 40), ALL),
 ], ids=str)  # fmt: skip
-def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
+def test_tiles_in_turns_turned_ones_pairs_and_strips(orders, shape, config):
     problem = problem_of(HALF, shape, orders)
     operands = operands_of(problem)
     run(spec_of("wgmma", problem, config), problem, operands, most_blocks=config.cluster)
@@ -196,7 +204,7 @@ def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
 
 
 @pytest.mark.parametrize(("dtype", "config"), [
-    (HALF, None), ("int8", None), (HALF, PINGPONG), (HALF, TURNED), (HALF, ALL),
+    (HALF, None), ("int8", None), (HALF, PINGPONG), (HALF, TURNED), (HALF, ALL), (HALF, STRIPS),
 ], ids=str)  # fmt: skip
 def test_an_epilogue_sees_every_element(dtype, config):
     k, reads_c = (64, True) if dtype == HALF else (8, False)
@@ -215,6 +223,7 @@ def test_an_epilogue_sees_every_element(dtype, config):
 
 @pytest.mark.parametrize(("triangle", "config"), [
     ("both", None), ("upper", None), ("lower", PINGPONG), ("both", TURNED), ("upper", PAIRED),
+    ("lower", THREE),
 ], ids=str)  # fmt: skip
 def test_a_symmetric_result_is_written_once_computed(triangle, config):
     n = 72 if triangle == "both" or config else 16
@@ -336,6 +345,46 @@ def test_products_of_residues():
     check(operands["out"], expected)
 
 
+@pytest.mark.parametrize(("integers", "step"), [("int32", 128), ("uint16", 256), ("int16", 128)])
+def test_products_of_digits_in_one_kernel(integers, step):
+    batch, m, n = 2, 9, 24
+    digits, terms = digits_of(integers), terms_of(integers)
+    out, pitch, k = matrices(batch, m, n), digits * step, step * sum(t.width for t in terms)
+    problem = Problem(
+        "int8", m, n, k, batch, Strides(m * pitch, pitch, 1), Strides(0, 1, pitch), out, out,
+        "int32", reads_c=True, in_place=False,
+    )  # fmt: skip
+    spec = file_spec(
+        digit_wgmma, problem, (integers,), first_config(find_implementation("wgmma"), "int8")
+    )
+    operands = {
+        "a": SparseOperand("int8", (batch, m, pitch)),
+        "b": SparseOperand("int8", (1, n, pitch)),
+        "c": SparseOperand("int32", (batch, m, n)),
+        "out": SparseOperand("int32", (batch, m, n)),
+    }
+    run(spec, problem, operands)
+    a, b, c, depth = operands["a"], operands["b"], operands["c"], np.arange(step)
+
+    def digit(operand, matrix, line, place, dtype):
+        values = operand.at(matrix, line[:, None], place * step + depth)
+        return values.astype(np.int8).view(dtype).astype(int)
+
+    def expected(matrix, row, col):
+        total = 0
+        for term in terms:
+            a_dtype, _, b_dtype = term.dtype.partition(" ")
+            for i in range(term.width):
+                left = digit(a, matrix[:, None], row, term.a + i, a_dtype)
+                place = digits - 1 - term.b + i
+                right = digit(b, 0, col, place, b_dtype or a_dtype)
+                total = total + ((left * right).sum(1) << term.shift)
+        total = ALPHA * total + BETA * c.at(matrix, row, col).astype(int)
+        return total.astype(np.uint32).view(np.int32)
+
+    check(operands["out"], expected)
+
+
 FUSED = {
     "": None,
     "an epilogue": RELU,
@@ -385,3 +434,20 @@ def test_products_of_parts(case):
     everywhere = [index.ravel() for index in np.indices((batch, m, n))]
     sums = expected(*everywhere).reshape(batch, m, n).sum(2)
     check(partials, lambda matrix, _, row: sums[matrix, row])
+
+
+@pytest.mark.parametrize(("shape", "config"), [
+    ((1, 8, 88, 64), Config(64, 72)),  # blocks of 64 columns, one of 8
+    ((1, 136, 40, 64), Config(128, 24, is_pingpong=True)),
+    ((2, 21, 104, 16), Config(64, 96)),
+], ids=str)  # fmt: skip
+def test_an_epilogue_without_c_sees_every_element(shape, config):
+    problem = problem_of(HALF, shape, epilogue=PLACED, reads_c=False)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem, config), problem, operands, factors=(ALPHA, 0), most_blocks=2)
+    expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
+
+    def moved(matrix, row, col):
+        return np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
+
+    check(operands["out"], moved)

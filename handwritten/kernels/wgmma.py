@@ -67,7 +67,13 @@ KERNEL = Kernel(
     # begin at cache lines, so that each is read from L2 as two.
     configs=(
         Config(tile_m=128, tile_n=256),
+        Config(tile_m=256, tile_n=160, is_paired=True),
+        Config(tile_m=256, tile_n=160, is_turned=True, is_paired=True),
+        Config(tile_m=192, tile_n=192, is_paired=True),
         Config(tile_m=128, tile_n=256, is_turned=True),
+        Config(tile_m=192, tile_n=160, is_turned=True, is_paired=True),
+        Config(tile_m=192, tile_n=144, is_turned=True, is_paired=True),
+        Config(tile_m=256, tile_n=104, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=192),
         Config(tile_m=128, tile_n=192, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=176, is_pingpong=True),
@@ -82,7 +88,9 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=192, is_pingpong=True),
         Config(tile_m=64, tile_n=192, is_pingpong=True, is_paired=True),
         Config(tile_m=64, tile_n=144, is_turned=True),
+        Config(tile_m=128, tile_n=80, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=64),
+        Config(tile_m=64, tile_n=96),
         Config(tile_m=64, tile_n=128),
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),

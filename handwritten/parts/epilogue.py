@@ -36,7 +36,9 @@ LINE_BYTES = 128  # bytes of a line of the L2 cache
 FULL_WARP = 0xFFFFFFFF
 
 # Type of Python float literals in the function, by the dtype of sums.
-LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
+LITERALS = {
+    "float32": np.float32, "float64": np.float64, "int32": np.float32, "int64": np.float64,
+}  # fmt: skip
 
 
 def columns_for_one(epilogue: Any) -> int:
@@ -218,6 +220,7 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
     def read_once(lane, rows, cols, matrix, top, left, extra):
         upper: int32 = top + min(lane // 4, rows - 1)
         lower: int32 = top + min(lane // 4 + 8, rows - 1)
+        first: int32 = left + min(0, cols - 2)  # the whole tile may be outside
         columns = ()
         for i in static_range(count):
             pairs = ()
@@ -230,8 +233,8 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
                     pairs = pairs + ((carriers[i](pair[0]), carriers[i](pair[1])),)
             columns = columns + (pairs,)
         return (
-            read(matrix, upper, left, extra),
-            read(matrix, lower, left, extra),
+            read(matrix, upper, first, extra),
+            read(matrix, lower, first, extra),
             columns,
         )
 

@@ -66,6 +66,11 @@ class BaseConfig:
         return 1
 
     @property
+    def pair(self) -> tuple[int, int]:
+        """Tiles of a cluster along m and along n."""
+        return 1, 1
+
+    @property
     def launch_registers(self) -> int:
         """Registers per thread at launch, which warpgroups redistribute; 0 if they do not."""
         return 0
@@ -170,6 +175,8 @@ class Kernel:
         takes_pairs: True if the kernel fuses an epilogue that takes pairs of columns.
         quantises: True if the kernel stores the values of an epilogue as int8.
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
+        takes_modulus: True if the kernel can take them modulo a number: see `modular`.
+        measured_as: (dtype) -> the dtype whose measured speeds it takes.
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_k_ranges: True if the kernel skips the zeros of triangular operands: see `k_ranges`.
@@ -205,6 +212,8 @@ class Kernel:
     takes_pairs: bool = False
     quantises: bool = False
     widens: bool = False
+    takes_modulus: bool = False
+    measured_as: Callable[[str], str] = str
     takes_inner: bool = False
     takes_triangles: bool = False
     takes_k_ranges: bool = False

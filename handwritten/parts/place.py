@@ -29,6 +29,19 @@ class Tile(NamedTuple):
     end_k: Any
 
 
+def make_below() -> Callable[..., Tile]:
+    """Make a device function: tile -> the tile below the result, of which nothing is stored."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    def below(tile):
+        matrix, a_matrix, b_matrix, _, col, end_row, first_k, end_k = tile
+        return Tile(matrix, a_matrix, b_matrix, int32(end_row), col, end_row, first_k, end_k)
+
+    return device_function(below)
+
+
 class Work(NamedTuple):
     """The tiles of a block.
 
@@ -103,8 +116,8 @@ def make_place(
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    split_k, pair = config.split_k, config.cluster // config.split_k
-    tile_m, tile_n = config.tile_m * pair, config.tile_n
+    split_k, (pair_m, pair_n) = config.split_k, config.pair
+    tile_m, tile_n = config.tile_m * pair_m, config.tile_n * pair_n
     shares_k = (is_sliced or split_k > 1) and not ranges  # else `find` does that for each tile
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored, ranges)
@@ -169,17 +182,16 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
         SIZE,
         make_find_problem,
     )
-    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
-    pair = config.cluster // split_k
     first_field, find_problem = FIELDS.index("first"), make_find_problem()
+    beside = _make_beside(config)
 
     def find(work, index):
         matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
-        if pair > 1:  # blocks of a cluster have tiles side by side
-            row = row + cuda.blockIdx.x % pair * tile_m
+        row, col = beside(row, col)
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated
@@ -221,6 +233,25 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
     return device_function(unroll(find))
 
 
+def _make_beside(config: Any) -> Callable[..., tuple[Any, Any]]:
+    """The device function (row, col) -> first row and column of this block's tile in its pair."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    (pair_m, pair_n), tile_m, tile_n = config.pair, config.tile_m, config.tile_n
+
+    def beside(row, col):
+        if pair_m > 1:
+            row = int32(row + cuda.blockIdx.x % pair_m * tile_m)
+        if pair_n > 1:
+            col = int32(col + cuda.blockIdx.x % pair_n * tile_n)
+        return row, col
+
+    return device_function(unroll(beside))
+
+
 def _make_find_in_range(
     config: Any, tile_k: int, locate: Callable[..., Any], ranges: str
 ) -> Callable[..., Tile]:
@@ -230,14 +261,13 @@ def _make_find_in_range(
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.k_ranges import make_k_range, make_to_and_fro
     from dxgemm.handwritten.parts.unroll import unroll
 
-    tile_m, split_k, cluster = config.tile_m, config.split_k, config.cluster
-    pair = cluster // split_k
-    k_range = make_k_range(ranges, tile_m * pair, config.tile_n, tile_k)
-    to_and_fro = make_to_and_fro(cluster)
+    split_k, (pair_m, pair_n) = config.split_k, config.pair
+    k_range = make_k_range(ranges, config.tile_m * pair_m, config.tile_n * pair_n, tile_k)
+    to_and_fro, beside = make_to_and_fro(config.cluster), _make_beside(config)
 
     def find(work, index):
         number = to_and_fro(int32(index // split_k), work.tiles)
@@ -248,8 +278,7 @@ def _make_find_in_range(
             stages: int32 = end - first
             end = int32(first + stages * (rank + 1) // split_k)
             first = int32(first + stages * rank // split_k)
-        if pair > 1:
-            row = row + cuda.blockIdx.x % pair * tile_m
+        row, col = beside(row, col)
         a_matrix: int32 = matrix if work.a_batch != 0 else 0
         b_matrix: int32 = matrix if work.b_batch != 0 else 0
         return Tile(

@@ -49,7 +49,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
 
     It takes the addresses of the stages and their barriers, the thread, the tile's number of
     stages, and the next stage with the parity of its phase. It returns the sums, and the stage
-    after the last one with its parity.
+    after the last one with its parity. A number below 0 means sums of 0, out of turn.
 
     Args:
         config: a `WgmmaConfig`.
@@ -60,17 +60,34 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
         return make_multiply_from_registers(config, b_across)
     from numba import float32, int32
 
-    from dxgemm.handwritten.parts import hopper
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    add = make_add(config, dtype, a_across, b_across)
+    scalar = int32 if ITEM_BYTES[KINDS[dtype]] == 1 else float32
+    count = config.strips * config.tile_n // 2
+
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+        acc = zeros(scalar, count)
+        return add(acc, smem, full, empty, thread, k_tiles, stage, parity)
+
+    return device_function(unroll(multiply))
+
+
+def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """`make_multiply` of a device function that adds to sums, which it takes first."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind, items = KINDS[dtype], config.tile_n // 2
-    scalar = int32 if ITEM_BYTES[kind] == 1 else float32
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
-    strip_bytes = WARPGROUP_ROWS * ROW_BYTES
-    group_bytes = 0 if is_pingpong else strip_bytes
+    group_bytes = 0 if is_pingpong else WARPGROUP_ROWS * ROW_BYTES
+    strip_bytes = config.piece_step * ROW_BYTES  # from a strip of a warpgroup to its next one
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
@@ -90,7 +107,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
 
     multiply_step = device_function(unroll(multiply_step))
 
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+    def add(acc, smem, full, empty, thread, k_tiles, stage, parity):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
         a_desc: int32 = low + (smem + group * group_bytes) // 16
@@ -98,7 +115,6 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
         if is_paired:  # the bits above those of an address hold the block's rank
             a_desc = low + ((smem + group * group_bytes) // 16 & 0x3FFF)
             b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
-        acc = zeros(scalar, strips * items)
         previous = stage
         left: int32 = k_tiles
         while left > 0:
@@ -117,14 +133,15 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
             previous = stage
             left -= 1
             stage, parity = after(stage, parity)
-        if is_pingpong and member == 0:  # all stages are issued: the other warpgroup's turn
+        # All stages are issued: the other warpgroup's turn.
+        if is_pingpong and k_tiles >= 0 and member == 0:
             hopper.arrive(empty + 8 * stages + 8 * (1 - group))
         acc = hopper.wait_wgmma_of(0, acc)
         if k_tiles > 0 and member == 0:
             free(empty + 8 * previous)
         return acc, stage, parity
 
-    return device_function(unroll(multiply))
+    return device_function(unroll(add))
 
 
 def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:

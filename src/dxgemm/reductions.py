@@ -59,7 +59,7 @@ def sum(
     fused: bool | None = None,
     keepdims: bool = False,
 ) -> Reduction:
-    """Sum of the elements; int64 for the int32 results of int8 products.
+    """Sum of the elements; int64 for int32 and int64 results of integers, modulo 2**64.
 
     A thread adds up to 256 elements in their own type; these partial sums are added in float64.
     """

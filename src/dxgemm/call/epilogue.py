@@ -12,7 +12,7 @@ from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import refreshed
 from dxgemm.epilogues.kinds import Parameter
-from dxgemm.epilogues.reduction import INDICES, Reduction
+from dxgemm.epilogues.reduction import INDICES, INTEGERS, Reduction
 from dxgemm.errors import (
     EpilogueError,
     MissingOperandError,
@@ -60,7 +60,14 @@ def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
 
 
 def check_inner_factors(inner: Any, alpha: Any, beta: Any) -> None:
-    """Refuse to scale what is not a sum: c joins totals as values do."""
+    """Refuse to scale what is not a sum: c joins totals as values do, or begins them."""
+    if inner.parts > 1 and (alpha, beta) != (1, int(inner.begins_with_c)):
+        takes = "begin with c: pass c and beta=1" if inner.begins_with_c else "no c joins"
+        raise ScalarError(
+            f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} has totals of "
+            f"{inner.parts} numbers, which {takes}. Leave alpha at 1, and apply the rest by an "
+            "epilogue."
+        )
     if inner.takes_factors or (alpha == 1 and beta in (0, 1)):
         return
     raise ScalarError(
@@ -245,16 +252,37 @@ def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
         )
 
 
-def refuse_integers(dtype: str) -> None:
-    """Refuse an epilogue of integers whose sums are not int32.
+def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
+    """Refuse an epilogue of integers whose sums are not int32, but for a reduction alone.
 
     Raises:
-        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits.
+        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits, or there is a
+            modulus; and there are functions, a mask, or results that are not reduced. An inner
+            function takes int32 and int64, with a mask at most, and int32 with a reduction too.
     """
-    if PRODUCT_BITS.get(dtype, 8) not in (8, 16):
+    is_alone = shape.inner and not shape.has_functions and not problem.modulus
+    is_wide = problem.dtype == "int64" and shape.reduction is None
+    if is_alone and (problem.dtype == "int32" or is_wide):
+        return
+    bits, is_reduced = PRODUCT_BITS.get(problem.dtype, 8), shape.reduction is not None
+    if bits in (8, 16) and not problem.modulus:
+        return
+    if shape.stages or not is_reduced:
+        what = "a modulus" if problem.modulus else f"not {problem.dtype}"
         raise UnsupportedProblemError(
-            "gemm: epilogues, reductions, masks and inner functions take integers of 8 and 16 "
-            f"bits, whose sums are int32, not {dtype}; apply it in a second step."
+            "gemm: epilogues, masks and inner functions take integers of 8 and 16 bits, whose sums "
+            f"are int32, {what}; apply it in a second step. An inner function alone takes int32 "
+            "and int64 too."
+        )
+    if problem.out_dtype not in INTEGERS:
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction} is of {' and '.join(INTEGERS)}, not {problem.out_dtype}; "
+            "reduce the result in a second step."
+        )
+    if shape.reduction is not None and shape.reduction.fused:
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction} of {problem.dtype} is made of the stored result; leave out "
+            "fused=True."
         )
 
 

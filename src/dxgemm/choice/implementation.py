@@ -245,6 +245,8 @@ class KernelFile(Implementation):
             return (
                 f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
             )
+        if problem.modulus and not self.kernel.takes_modulus:
+            return "it does not compute modulo a number"
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:
@@ -397,6 +399,8 @@ class Cublas(Implementation):
     def supports(self, problem: Problem) -> str | None:
         if problem.epilogue is not None:
             return "cuBLAS fuses no function written in Python"
+        if problem.modulus:
+            return "cuBLAS does not compute modulo a number"
         return cublas_limits.supports(problem)
 
     def runs_on(self, arch: str) -> str | None:

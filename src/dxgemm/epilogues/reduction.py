@@ -16,6 +16,7 @@ from dxgemm.problem.arguments import check_flag
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES, MEANS = "values", "indices", "means"
+INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64
 
 
 def reduced_dtype(dtype: str) -> str:
@@ -134,7 +135,7 @@ class Reduction:
     def dtypes(self, dtype: str) -> dict[str, str]:
         """Dtypes of the results, by name; the argument is the dtype of the matrix."""
         value = reduced_dtype(dtype)
-        if value == "int32" and self.kind not in SORTED:
+        if value in INTEGERS and self.kind not in SORTED:
             value = "int64" if self.kind == "sum" else "float64"
         mean = "float64" if value == "int64" else value
         dtypes = {VALUES: value, MEANS: mean, INDICES: "int64"}
@@ -144,7 +145,7 @@ class Reduction:
         """Dtype of partial results: float64 or int64 for sums, else that of the reduced matrix."""
         if self.kind in SORTED:
             return reduced_dtype(dtype)
-        return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
+        return "int64" if self.kind == "sum" and dtype in INTEGERS else "float64"
 
     @property
     def partial_count(self) -> int:

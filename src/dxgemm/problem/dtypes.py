@@ -77,6 +77,17 @@ EMULATED = "emulated"
 
 MODULI_COUNTS = range(2, 21)
 
+# A product of integers modulo a number names it in the place of a precision: "modulo 97".
+MODULO, MOST_MODULUS = "modulo ", 2**31 - 1
+
+
+def modulus_of(precision: str | None) -> int:
+    """Modulus that a precision names; 0 if it names none."""
+    if precision is None or not precision.startswith(MODULO):
+        return 0
+    digits = precision.removeprefix(MODULO)
+    return int(digits) if digits.isdecimal() else 0
+
 
 def dtype_name(dtype: Any) -> Any:
     """Name of a dtype of NumPy or torch; anything else as it is."""

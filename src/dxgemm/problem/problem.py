@@ -19,6 +19,7 @@ from dxgemm.problem.dtypes import (
     INTEGER_RESULTS,
     ITEM_SIZES,
     PRODUCT_BITS,
+    modulus_of,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -65,7 +66,8 @@ class Problem:
         precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
             "emulated" permits sums of products of float16 parts; float32's own arithmetic satisfies
             both. For float64, "emulated" permits products of rounded numbers by residues, and
-            "emulated14" with fourteen moduli.
+            "emulated14" with fourteen moduli. For integers, "modulo 97" is no permission: the
+            result is taken modulo 97.
         reads_c: True if beta is nonzero; otherwise c is never touched.
         in_place: True if out and c are the same memory.
         is_transposed: True if a and b are exchanged with respect to the call.
@@ -181,6 +183,11 @@ class Problem:
         return int(digits) if digits.isdecimal() else None
 
     @property
+    def modulus(self) -> int:
+        """Number modulo which a result of integers is taken; 0 for none."""
+        return modulus_of(self.precision)
+
+    @property
     def is_empty(self) -> bool:
         """True if the result has no elements, so that nothing is launched."""
         return self.m == 0 or self.n == 0 or self.batch == 0
@@ -286,12 +293,16 @@ def stored_problem(problem: Problem) -> Problem:
 def sliced_problem(problem: Problem, slices: int) -> Problem:
     """Problem of the partial sums of so many split-K slices, in a workspace.
 
-    Of a symmetric result, the lower triangle is summed.
+    Of a symmetric result, the lower triangle is summed. An inner function makes totals of slices.
     """
+    fusion = problem.epilogue
+    inner = None
+    if fusion is not None and fusion.inner is not None:
+        inner = replace(fusion, stages=(), operands=(), reduction=None)
     sums = replace(
         problem,
         slices=slices,
-        epilogue=None,
+        epilogue=inner,
         reads_c=False,
         out_dtype=slice_dtype(problem.dtype),
         triangle="lower" if problem.triangle else "",

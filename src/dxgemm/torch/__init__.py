@@ -7,7 +7,7 @@
         y = model(x)                                               # torch's own products
 
 The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `gemm_epilogue`,
-`apply_epilogue`, `matmul` and `gemm_grouped`.
+`apply_epilogue`, `inner`, `matmul` and `gemm_grouped`.
 Each computes a new tensor and never returns one that shares memory with an operand.
 """
 
