@@ -106,10 +106,12 @@ def fitting_configs(
 
 
 def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if a config suits the problem's mask and inner function, if there are any.
+    """True if a config suits the problem's mask, inner function and scales, if there are any.
 
     Each tile lies in one block of the mask. Blocks of a cluster add up sums, and no other totals.
     """
+    if not implementation.kernel.fits(config, problem):
+        return False
     if problem.inner is not None and config.cluster > 1 and not problem.inner.takes_factors:
         return False
     block = problem.mask_block
@@ -127,7 +129,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened
+    is_special = problem.is_quantised or problem.is_widened or problem.has_block_scales
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     elif problem.takes_pairs or problem.mask_block or is_special:
@@ -216,7 +218,8 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    return is_added and not (problem.takes_pairs or problem.mask_block or problem.inner)
+    is_whole = problem.takes_pairs or problem.mask_block or problem.inner
+    return is_added and not (is_whole or problem.has_block_scales)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

@@ -47,6 +47,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Handwritten("wgmma", "TMA and warpgroup multiplication of Hopper", tensor=WGMMA, rung=14),
     Handwritten(
+        "wgmma_float8",
+        "float8 by wgmma, with sums promoted to float32 and scales of blocks",
+        tensor=WGMMA,
+    ),
+    Handwritten(
         "skinny_wgmma",
         "few rows or columns on tensor cores, the large operand read once, by TMA",
         tensor=WGMMA,

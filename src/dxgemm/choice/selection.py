@@ -41,14 +41,14 @@ from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, s
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
-from dxgemm.handwritten.parts.operands import BYTES
+from dxgemm.handwritten.parts.operands import BYTES, FLOAT8
 from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
 
 # Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
-MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys(BYTES, "int8")
+MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys((*BYTES, *FLOAT8), "int8")
 
 
 class Ranking(NamedTuple):
@@ -235,7 +235,8 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    if only is not None or problem.mask_block or problem.inner or is_large:
+    is_special = problem.mask_block or problem.inner or problem.has_block_scales
+    if only is not None or is_special or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
@@ -361,6 +362,11 @@ def _named(
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
     if not fits_config(chosen, config, problem):
         block = problem.mask_block
+        if problem.has_block_scales:
+            raise UnsupportedProblemError(
+                f"gemm: {name} {config} has tiles that are too wide for its scales of blocks; name "
+                "another config, or none."
+            )
         if not block:
             raise UnsupportedProblemError(
                 f"gemm: {name} {config} adds up sums over a cluster, which {problem.inner.name} "

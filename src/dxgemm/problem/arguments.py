@@ -14,7 +14,8 @@ Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, spl
 Conjugate = Literal["", "a", "b", "ab"]
 Triangle = Literal["both", "lower", "upper"]
 Precision = Literal[
-    "tf32", "3m", "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
+    "tf32", "fast", "3m",
+    "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
     "emulated7", "emulated8", "emulated9", "emulated10", "emulated11", "emulated12", "emulated13",
     "emulated14", "emulated15", "emulated16", "emulated17", "emulated18", "emulated19",
     "emulated20",
