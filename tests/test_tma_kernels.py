@@ -397,6 +397,7 @@ FLOAT8_CASES = [
     ("wgmma_float8", f"{E4M3} {E5M2}", (1, 24, 72, 144), Config(64, 16, is_turned=True), None, {}),
     ("wgmma_float8", E4M3, (1, 72, 24, 144), PAIRED, None, {"c_order": "col"}),
     ("wgmma_float8", E4M3, (1, 8, 16, 400), Config(64, 16), None, {"slices": 2}),
+    ("tensor_tile_float8", f"{E4M3} {E5M2}", (1, 8, 72, 144), None, None, {}),
 ]
 
 

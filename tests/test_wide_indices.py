@@ -154,6 +154,10 @@ SUBJECTS = (
     Subject("half_batch", HALF, kinds=("rows", "matrices", "strides"), most_line=2**21),
     Subject("tensor_tile", HALF, k=64, few=8, orders=("row", "col", "col", "row")),
     Subject("tensor_tile", "int8", k=64, few=16, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),
+    Subject(
+        "tensor_tile_float8", FLOAT8, k=128, few=16, orders=K_MAJOR, options=EIGHT_BITS,
+        kinds=TWO_KINDS,
+    ),
     Subject("shifted_tile", HALF, k=33, few=7),
     Subject("shifted_tile", "int8", k=33, few=7, options=INT8, kinds=TWO_KINDS),
     Subject("complex_batch", "complex64"),

@@ -98,6 +98,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         tensor=MMA_SYNC,
     ),
     Handwritten(
+        "tensor_tile_float8",
+        "float8 on tensor cores, mma.sync, with sums promoted to float32",
+        tensor=MMA_SYNC,
+    ),
+    Handwritten(
         "shifted_tile",
         "half precision and int8 of any layout on tensor cores, mma.sync",
         tensor=MMA_SYNC,
