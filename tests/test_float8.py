@@ -377,3 +377,38 @@ def test_wrong_results_of_float8_are_refused():
         with pytest.raises(error, match=text):
             dxgemm.gemm(a, b, **options)
     np.testing.assert_array_equal(fetch(eights).astype(float), 0)
+
+
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "float32", "float8_e5m2"])
+def test_scaled_mm_of_torch(out_dtype):
+    torch = pytest.importorskip("torch")
+    from dxgemm.torch import scaled_mm
+
+    device = "cpu" if simulator_enabled() else "cuda"
+    rng = np.random.default_rng(11)
+    a, b, bias = whole(rng, (5, 130), E4M3), whole(rng, (130, 7), E5M2), powers(rng, 7)
+    x, y = powers(rng, 5, 1), powers(rng, 1, 7)
+    first, second = (
+        torch.tensor(v.astype(np.float32)).to(getattr(torch, str(v.dtype))).to(device)
+        for v in (a, b)
+    )
+    of_a, of_b, added, factor = (
+        torch.tensor(v).to(device) for v in (x, y, bias, np.float32([0.5]))
+    )
+    is_byte = out_dtype is None or out_dtype.startswith("float8")
+    result = scaled_mm(
+        first, second, of_a, of_b, added, scale_result=factor if is_byte else None,
+        out_dtype=out_dtype and getattr(torch, out_dtype), use_fast_accum=True,
+    )  # fmt: skip
+    wanted = (a.astype(float) * x) @ (b.astype(float) * y) + bias
+    if is_byte:
+        wanted = rounded(wanted / 2, E4M3 if out_dtype is None else E5M2)
+    else:
+        wanted = torch.tensor(wanted, dtype=result.dtype).double().numpy()
+    np.testing.assert_array_equal(result.double().cpu().numpy(), wanted)
+    with pytest.raises(errors.DtypeError, match=r"dxgemm.torch.scaled_mm: input is torch.float32"):
+        scaled_mm(first.float(), second, of_a, of_b)
+    with pytest.raises(errors.ShapeError, match=r"must be \(m, k\) and \(k, n\)"):
+        scaled_mm(first, second.T, of_a, of_b)
+    with pytest.raises(errors.DtypeError, match="scale_result is for results of float8"):
+        scaled_mm(first, second, of_a, of_b, None, factor, torch.float32)
