@@ -25,6 +25,7 @@ SUITES = (
     "integers",
     "einsum",
     "inner",
+    "fp8",
     "precision",
     "accuracy",
 )
