@@ -37,7 +37,7 @@ INSTALLED := .venv/installed-$(EXTRA)
 # Compilers of the oldest toolkit, beside the newest: tests build kernels with both.
 OLDEST := $(if $(filter cu13%,$(EXTRA)),nvidia-nvvm==13.0.* nvidia-nvjitlink==13.0.*)
 
-.PHONY: installed run test lint bench sanitize soak docs wheels clean
+.PHONY: installed run test lint bench sanitize soak drop-in docs wheels clean
 
 installed: $(INSTALLED)
 
@@ -65,6 +65,9 @@ bench: $(INSTALLED)
 
 sanitize: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python tools/sanitize.py $(SANITIZE_ARGS)
+
+drop-in: $(INSTALLED)
+	$(BIN)/python tools/drop_in.py $(DROP_IN_ARGS)
 
 soak: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python tools/soak.py $(SOAK_ARGS)

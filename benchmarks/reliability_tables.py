@@ -1,25 +1,72 @@
-"""Committed runs of the sanitizer and the soak test as tables."""
+"""Committed runs of the sanitizer, the soak test and the tests of other libraries as tables."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from result_files import RESULTS, Extra
 from tables import Column, Part, get, pivot
 
+TESTED = ("torch", "cupy-cuda12x", "cupy-cuda13x", "numpy")  # libraries of the tests, and CuPy
 SANITIZER_COUNTS = ("cases", "refused", "reports")
 
 
 def reliability_tables(root: Path = RESULTS) -> list[Part]:
     """The committed runs, one for each GPU."""
     parts: list[Part] = []
-    for name, command, tables in (("sanitizer", "sanitize", sanitizer), ("soak", "soak", soak)):
+    for title, name, command, tables in (
+        ("Sanitizer", "sanitizer", "sanitize", sanitizer),
+        ("Soak", "soak", "soak", soak),
+        ("Tests of torch and NumPy", "drop_in", "drop-in", drop_in),
+    ):
         runs = [json.loads(path.read_text()) for path in sorted(root.glob(f"*/{name}.json"))]
         none = f"No run is committed yet; `make {command}` makes one on a GPU."
-        parts += [f"### {name.capitalize()}", *([p for run in runs for p in tables(run)] or [none])]
+        parts += [f"### {title}", *([p for run in runs for p in tables(run)] or [none])]
     return parts
+
+
+def drop_in(run: dict[str, Any]) -> list[Part]:
+    """One row a suite; then why tests were skipped, and what failed."""
+
+    def total(field: str) -> Any:
+        return lambda rows: f"{sum(_size(row.get(field, 0)) for row in rows):,}"
+
+    rows = [
+        {**outcome, "suite": suite}
+        for suite, subjects in run["suites"].items()
+        for outcome in subjects.values()
+    ]
+    gpu, packages = run["machine_info"]["gpu"], run["machine_info"].get("packages", {})
+    versions = ", ".join(f"{name} {packages[name]}" for name in packages if name in TESTED)
+    labels = {"passed": "passed", "skipped": "skipped", "failed": "failed"}
+    labels |= {"routed": "calls by dxgemm", "fell_through": "calls that fell through"}
+    columns: list[Column] = [(label, total(field)) for field, label in labels.items()]
+    parts = pivot(
+        ", ".join(filter(None, (gpu.get("name"), versions, run["date"]))) + ":",
+        rows,
+        [("tests of", get("suite"))],
+        columns,
+    )
+    skipped: Counter[str] = Counter()
+    for row in rows:
+        skipped.update({f"{row['suite']}: {why}": count for why, count in row["skipped"].items()})
+    if skipped:
+        parts.append("\n".join(f"- Skipped, {why}: {n:,}" for why, n in skipped.most_common(12)))
+    for row in rows:
+        for text in row["failed"]:
+            reasons = [why for part, why in run["explained"].items() if part in text]
+            parts.append(f"Failed: {text}. {' '.join(reasons)}".rstrip())
+    return parts
+
+
+def _size(value: Any) -> int:
+    """Number of tests: a number, a list of them, or their counts by reason."""
+    if isinstance(value, dict):
+        return sum(value.values())
+    return len(value) if isinstance(value, list) else value
 
 
 def sanitizer(run: dict[str, Any]) -> list[Part]:

@@ -21,6 +21,7 @@ SUITES = (
     "half",
     "skinny",
     "symmetric",
+    "triangular",
     "complex",
     "integers",
     "einsum",

@@ -514,6 +514,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "half": [summary],
     "skinny": [summary],
     "symmetric": [summary],
+    "triangular": [summary],
     "complex": [summary],
     "distributed": [distributed],
     "fp8": [fp8],

@@ -376,6 +376,30 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | float32 tuned |" in text
 
 
+DROP_IN = {
+    **RUN, "date": "2026-11-29", "seconds": 80.0, "explained": {"sample 2": "Rounded once more."},
+    "suites": {
+        "torch": {
+            "mm float16": {
+                "passed": 1200, "skipped": {"torch's own kernels: infinities": 2}, "routed": 7,
+                "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
+                "fell_through": {"torch.mm: no": 3},
+            },
+        },
+    },
+}  # fmt: skip
+
+
+def test_the_page_of_reliability_shows_tests_of_others(tmp_path: Path) -> None:
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "drop_in.json").write_text(json.dumps(DROP_IN))
+    text = markdown(reliability_tables(tmp_path))
+    assert "| torch | 1,200 | 2 | 2 | 7 | 3 |" in text
+    assert "- Skipped, torch: torch's own kernels: infinities: 2" in text
+    assert "Failed: mm float16, sample 2: an error. Rounded once more." in text
+    assert "Failed: mm float16, sample 3: NaN." in text
+
+
 def test_pages_show_the_suites_that_there_are() -> None:
     text = pages.suite_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}], "epilogue")
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")

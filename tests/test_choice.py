@@ -333,6 +333,33 @@ def test_more_work_is_never_predicted_to_take_less_time(configs_of_a_gpu, dtype)
             assert (before_us > 2 * predict_us(rows, problem(512, 768, 1024, dtype))).any()
 
 
+def test_tiles_of_wgmma_take_what_tensor_cores_and_memories_take(configs_of_a_gpu):
+    def times(m, n, k, layout="row_col"):
+        asked = Workload("float16", m, n, k, 1, None, layout).problem()
+        us = predict_us(rows, asked, speed=Speed(1.0))
+        return {str(row.config): us[place] for place, row in enumerate(rows)}
+
+    rows = [row for row in whole_rows("float16") if row.implementation.name == "wgmma"]
+    name = "128x192 stages 5"
+    # A wave that is not full takes less than a full one, and one tile more much more.
+    counts = (11, 6), (11, 12), (7, 19)  # of tiles along m and n: 66, 132 and 133
+    half, whole, more = (times(128 * m, 192 * n, 8192)[name] for m, n in counts)
+    assert half < 0.95 * whole and 1.3 * whole < more < 1.95 * whole
+    # Rows that begin at no cache line are fetched as two; a pair of blocks fetches less of them.
+    aligned, shifted = times(4096, 4096, 8192), times(4096, 4096, 8200)
+    assert all(shifted[config] > 1.1 * us for config, us in aligned.items())
+    single, pair = "128x176 stages 5 pingpong", "128x176 stages 5 pingpong paired"
+    assert shifted[pair] < shifted[single] and aligned[single] < aligned[pair]
+    # Panels of an MN-major b are fetched whole, from where a tile begins.
+    across = times(4096, 4096, 8192, "row_row")
+    assert across[name] == aligned[name]
+    cut = "128x168 stages 5 pingpong"
+    assert across[cut] > 1.2 * aligned[cut]
+    # While a pingpong config stores a tile, it multiplies the next one.
+    squares = times(8192, 8192, 512)
+    assert squares["128x128 stages 6 pingpong"] < 0.95 * squares["128x128 stages 6"]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_lesser_gpu_is_never_predicted_to_be_faster(configs_of_a_gpu, dtype):
     rows = whole_rows(dtype)

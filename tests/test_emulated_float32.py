@@ -276,5 +276,6 @@ print("0f42F60000" in compile_kernel(native_step(fused, None, ()).spec, "sm_90a"
 """
 
 
+@pytest.mark.long_build
 def test_the_native_product_has_the_epilogue(run_python):
     assert run_python(NATIVE).split() == ["True"]

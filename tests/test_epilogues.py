@@ -523,5 +523,6 @@ for fusion in (
 """
 
 
+@pytest.mark.long_build
 def test_tensor_core_fetches_its_part_of_a_matrix_ahead(run_python):
     assert run_python(COUNT_PREFETCHES).split() == ["2", "0"]

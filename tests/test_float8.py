@@ -187,6 +187,17 @@ def test_a_batch_has_scales_of_its_own(kernel, scaled):
     np.testing.assert_array_equal(fetch(out), (a.astype(float) * x) @ (b.astype(float) * y))
 
 
+@pytest.mark.parametrize("triangular", [("lower", None), ("unit upper", "unit lower")], ids=str)
+def test_triangular_operands(triangular):
+    rng = np.random.default_rng(13)
+    a, b = whole(rng, (40, 40), E4M3), whole(rng, (40, 40), E5M2, "col")
+    out = dxgemm.gemm(send(a), send(b), triangular=triangular, scale_a=2.0, out=empty((40, 40)))
+    left, right = a.astype(float), b.astype(float)
+    left = np.tril(left) if triangular[0] == "lower" else np.triu(left, 1) + np.eye(40)
+    right = np.tril(right, -1) + np.eye(40) if triangular[1] else right
+    np.testing.assert_array_equal(fetch(out), 2 * left @ right)
+
+
 def test_a_reduction_sees_scaled_values(kernel):
     (m, n, k), rng = SIZES[0], np.random.default_rng(5)
     a, b, x = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col"), powers(rng, m)

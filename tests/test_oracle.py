@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product as product_of
 
 import numpy as np
 import pytest
@@ -28,11 +29,6 @@ from oracle.padded import Padded
 from oracle.reference import combine, product, sliced_product
 
 SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
-FAULTY = [
-    pytest.param(fault, name, id=f"{fault.__name__}-{name}")
-    for name, kind in KINDS.items()
-    for fault in FAULTS + (INTEGER_FAULTS if kind.is_integer else FLOAT_FAULTS)
-]
 
 
 def judge(call: Call, actual: np.ndarray, limit: float = 1.0):
@@ -48,24 +44,24 @@ def make_call(data: str, m: int, n: int, k: int, kind: str, **factors: float) ->
     return dataclasses.replace(call, **factors)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("fault, kind", FAULTY)
-def test_every_fault_is_flagged(fault, shape, kind):
-    call = make_call("random", *shape, kind)
-    comparison = judge(call, fault(call))
-    assert comparison.failures and comparison.ratio > 1, comparison
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fault_is_flagged(kind):
+    more = INTEGER_FAULTS if KINDS[kind].is_integer else FLOAT_FAULTS
+    for fault, shape in product_of(FAULTS + more, SHAPES):
+        call = make_call("random", *shape, kind)
+        comparison = judge(call, fault(call))
+        assert comparison.failures and comparison.ratio > 1, (fault.__name__, shape, comparison)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("data", ["integers", "canary"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_exact_data_has_ratio_zero(shape, data, kind):
-    call = make_call(data, *shape, kind, alpha=1.0, beta=2.0)
-    assert judge(call, call.result(), limit=0).ratio == 0
+def test_exact_data_has_ratio_zero(kind):
+    for data, shape in product_of(("integers", "canary"), SHAPES):
+        call = make_call(data, *shape, kind, alpha=1.0, beta=2.0)
+        assert judge(call, call.result(), limit=0).ratio == 0, (data, shape)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].dtype != "float64"])
-@pytest.mark.parametrize("k", [1, 16, 256, 1024, 4096, 16384])
+@pytest.mark.parametrize("k", [1, 16, 256, 16384])
 def test_honest_arithmetic_passes_with_room_to_spare(k, kind):
     call = make_call("random", 24, 24, k, kind)
     # A half-precision result may use all of its own rounding.

@@ -27,7 +27,7 @@ SLICING = [
     for kind in ("float32", "float64", "float16", "float16_to_float32", "bfloat16", "tf32")
     if not inability(implementation, kind, "sm_90a")
     for config in implementation.configs(kind)
-    if config.split_k == 1
+    if config.split_k == 1 and config.takes_slices
 ]
 
 IN_FULL_PRECISION = [param for param in SLICING if param.values[2] in ("float32", "float64")]

@@ -177,7 +177,8 @@ def test_bytes_of_a_narrow_tile_are_no_vectors():
 
 
 PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
-PAIRED = Config(64, 32, is_paired=True)
+PAIRED, SHARES_B = Config(64, 32, is_paired=True), Config(64, 80, is_paired=True)
+THREE, STRIPS = Config(192, 24), Config(256, 24)  # three warpgroups, and two of two strips each
 ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
 
 
@@ -188,9 +189,13 @@ ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
     (("col", "row"), (2, 32, 8, 72), TURNED),
     (("row", "col"), (1, 72, 40, 72), PAIRED),  # the second block of a pair has few rows, or none
     (("col", "row"), (2, 8, 40, 40), PAIRED),
+    (("row", "col"), (1, 72, 88, 40), SHARES_B),
+    (("row", "row"), (1, 200, 8, 40), THREE),
+    (("col", "col"), (1, 264, 8, 40), STRIPS),
+    (("row", "row"), (1, 24, 264, 8), replace(STRIPS, is_turned=True, is_paired=True)),
     (("row", "col"), (1, 40, 136, 40), ALL),
 ], ids=str)  # fmt: skip
-def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
+def test_tiles_in_turns_turned_ones_pairs_and_strips(orders, shape, config):
     problem = problem_of(HALF, shape, orders)
     operands = operands_of(problem)
     run(spec_of("wgmma", problem, config), problem, operands, most_blocks=config.cluster)
@@ -198,7 +203,7 @@ def test_tiles_in_turns_turned_ones_and_pairs(orders, shape, config):
 
 
 @pytest.mark.parametrize(("dtype", "config"), [
-    (HALF, None), ("int8", None), (HALF, PINGPONG), (HALF, TURNED), (HALF, ALL),
+    (HALF, None), ("int8", None), (HALF, PINGPONG), (HALF, TURNED), (HALF, ALL), (HALF, STRIPS),
 ], ids=str)  # fmt: skip
 def test_an_epilogue_sees_every_element(dtype, config):
     k, reads_c = (64, True) if dtype == HALF else (8, False)
@@ -217,6 +222,7 @@ def test_an_epilogue_sees_every_element(dtype, config):
 
 @pytest.mark.parametrize(("triangle", "config"), [
     ("both", None), ("upper", None), ("lower", PINGPONG), ("both", TURNED), ("upper", PAIRED),
+    ("lower", THREE),
 ], ids=str)  # fmt: skip
 def test_a_symmetric_result_is_written_once_computed(triangle, config):
     n = 72 if triangle == "both" or config else 16

@@ -347,6 +347,46 @@ def test_bad_groups_are_refused(random):
         dxt.gemm_grouped(random(5, 3), random(2, 3, 2), [2, 5])
 
 
+TRIANGLES = ("", "lower", "upper", "unit lower", "unit upper")
+
+
+def triangle_of(x, triangle):
+    if not triangle:
+        return x
+    distance = 1 if triangle.startswith("unit") else 0
+    part = x.tril(-distance) if triangle.endswith("lower") else x.triu(distance)
+    return part + distance * torch.eye(*x.shape[-2:], dtype=x.dtype, device=x.device)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_triangular_products_and_their_derivatives(random, dtype):
+    for a_triangle, b_triangle in zip(TRIANGLES, TRIANGLES[::-1], strict=True):
+        a = random(2, 3, 4, dtype=dtype, requires_grad=True)
+        b = random(5, 4, dtype=dtype, requires_grad=True)
+        triangular = a_triangle or None, b_triangle or None
+        found = dxt.gemm(a, b.mT, triangular=triangular)
+        expected = triangle_of(a, a_triangle) @ triangle_of(b.mT, b_triangle)
+        assert_close(found, expected)
+        weights = random(*found.shape, dtype=dtype)
+        first, second = [], []
+        for result in (found, expected):
+            first += [torch.autograd.grad(result, (a, b), weights, create_graph=True)]
+            size = sum((grad * grad.conj()).real.sum() for grad in first[-1])
+            second += [torch.autograd.grad(size, (a, b))]
+        for grad, exact in zip(first[0] + second[0], first[1] + second[1], strict=True):
+            assert_close(grad, exact)
+    spoiled = a.detach().masked_fill(torch.ones_like(a.real).triu(1).bool(), torch.nan)
+    assert_close(dxt.gemm(spoiled, b.mT, triangular=("lower", None)), a.tril() @ b.mT)
+
+
+def test_triangles_that_are_refused(random):
+    a = random(3, 3)
+    with pytest.raises(errors.SettingError, match="triangular is 'lower'"):
+        dxt.gemm(a, a, triangular="lower")
+    with pytest.raises(errors.UnsupportedProblemError, match="does not go with an epilogue"):
+        dxt.gemm(a, a, triangular=("lower", None), epilogue=dxgemm.epilogues.relu)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_gemm_agrees_with_addmm(random, dtype):
     for m, n, k in SIZES:

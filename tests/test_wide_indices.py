@@ -54,6 +54,7 @@ from dxgemm.handwritten.kernels import (
     add_digits,
     add_residues,
     align_rows,
+    clean_triangle,
     complex_copy,
     complex_sum,
     digits,
@@ -963,6 +964,28 @@ NOT_RUN = {
 }
 
 
+@pytest.mark.parametrize("triangle", ["lower", "unit upper"])
+@pytest.mark.parametrize("shape", [(1, 50_000, 50_000), (60_000, 200, 200)], ids=str)
+def test_every_triangle_is_copied(shape, triangle):
+    batch, m, n = shape
+    *unit, side = triangle.split()
+    sizes = KernelArguments(
+        "float32", m, n, n, batch, matrices(batch, m, n, "col"), out=matrices(batch, m, n)
+    )
+    (config,) = clean_triangle.KERNEL.configs
+    spec = file_spec(clean_triangle, sizes, (side, "float32" if unit else "", ""), config)
+    blocks = clean_triangle.block_count(config, sizes)
+    a, out = (SparseOperand("float32", shape, strides) for strides in (sizes.a, sizes.out))
+    factors = np.float32(0), np.float32(0)
+    launch(spec, sizes, {"a": a, "out": out}, (), factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+
+    def expected(matrix, row, col):
+        values = np.where((col <= row) == (side == "lower"), a.at(matrix, row, col), 0)
+        return np.where(row == col, 1, values) if unit else values
+
+    check_tile(out, expected, True)
+
+
 def test_no_kernel_is_forgotten():
     files = {name for _, name, _ in iter_modules(kernels.__path__)}
     files |= {i.name for i in IMPLEMENTATIONS if i.is_own}
@@ -971,6 +994,6 @@ def test_no_kernel_is_forgotten():
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
         "grouped_tensor_tile", "group_offsets", "native_fallback", "add_digits", "add_residues",
-        "digits",
+        "digits", "clean_triangle",
     }  # fmt: skip
     assert files == run | {*NOT_RUN}

@@ -10,8 +10,8 @@ A kernel is this text and four parts, device functions:
 While a block stores a tile, it fetches the next one. Each stage has a barrier for "full" and one
 for "empty". Warpgroups either share each tile, or take turns (pingpong): while one stores its tile,
 the other multiplies. Two more barriers keep their main loops in order, since the parity of a stage
-tells only neighbouring phases apart. Each block of a pair fetches half of b for both, into stages
-that the consumers of both have freed.
+tells only neighbouring phases apart. Each block of a pair fetches half of a or b for both, into
+stages that the consumers of both have freed.
 Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
 `KernelTmaWarpSpecializedPingpong`.
 """

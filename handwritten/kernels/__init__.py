@@ -20,6 +20,7 @@ grouped_tensor_tile         the same, problems of different sizes in one launch
 grouped_wgmma               the same on Hopper, groups of rows by offsets
 grouped_wgmma_k, group_maps   the same, groups of k by offsets, and their tensor maps
 align_rows, scatter_rows    copies of rows, to aligned and to indexed ones
+clean_triangle              copies of triangular operands, zeros beside the diagonal
 complex_copy, complex_sum   complex operands for real products, and results made of several
 widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores
 add_slices                  the sum of split-K's workspace

@@ -28,14 +28,11 @@ def make_kernel(
     """The kernel of one dtype of c and out, as a Python function to compile."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.elements import make_find_element
-    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.elements import make_find_element, make_put_element
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import make_put_element
 
     find_element = make_find_element(config.threads)
-    plus_c, put = make_plus_c("int64", out_dtype), make_put_element(out_dtype)
+    begin, put = make_put_element("int64", out_dtype)
 
     @gemm_kernel
     def add_digits_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -49,9 +46,7 @@ def make_kernel(
             for _ in range(int32(k)):
                 total = total * 256 + sums[place]
                 place += a.col
-            place = matrix * c.batch + row * c.row + col * c.col
-            (value,) = plus_c((scaled(alpha, total),), beta, c, place, 0)
-            put(out.data, matrix * out.batch + row * out.row + col * out.col, value)
+            put((total,), begin(matrix, alpha, beta, c, out, extra), row, col)
 
     return add_digits_kernel
 

@@ -18,7 +18,7 @@ from typing import Any
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.moduli import MODULI
-from dxgemm.handwritten.parts.residue_store import ALIGNMENT
+from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 WIDTH, LANES = 4, 32  # elements of a thread, threads along a row
@@ -72,17 +72,15 @@ def make_kernel(
     config: ThreadsConfig, dtype: str, out_dtype: str, count: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one dtype of c and out and so many moduli, as a Python function to compile."""
-    from numba import cuda, int8, int32, int64
+    from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.intrinsics import load_vector, scaled
+    from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import make_put_element
 
     moduli, (rows, cols) = int(count), tile(config)
     lanes = cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli)
-    plus_c, put = make_plus_c("int64", out_dtype), make_put_element(out_dtype)
+    take, (begin, put) = make_take(moduli, WIDTH), make_put_element("int64", out_dtype)
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -92,21 +90,14 @@ def make_kernel(
         row = int64(first_row + thread // lanes)
         col = int64(first_col + thread % lanes * WIDTH)
         if row < m and col < n:
-            residues = extra[0][0]
-            pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            place = (matrix * moduli * m + row) * pitch + col
-            loaded = ()
-            for i in static_range(moduli):
-                loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
+            at = begin(matrix, alpha, beta, c, out, extra)
+            loaded = take(extra[0][0], matrix, m, n, row, col)
             for j in static_range(WIDTH):
                 if col + j < n:
                     of_element = ()
                     for i in static_range(moduli):
                         of_element = of_element + (int32(loaded[i][j]),)
-                    value = scaled(alpha, combine(of_element))
-                    place = matrix * c.batch + row * c.row + (col + j) * c.col
-                    (value,) = plus_c((value,), beta, c, place, 0)
-                    put(out.data, matrix * out.batch + row * out.row + (col + j) * out.col, value)
+                    put((combine(of_element),), at, row, col + j)
 
     return add_residues_kernel
 

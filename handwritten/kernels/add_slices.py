@@ -75,18 +75,13 @@ def make_kernel(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.elements import make_find_element
-    from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.elements import make_find_element, make_put_element
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel
-    from dxgemm.handwritten.parts.widening import make_put_element
 
     scalar = np.dtype(dtype).type
-    out_dtype = out_dtype or dtype
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype, out_dtype)
-    find_element, put = make_find_element(groups), make_put_element(out_dtype)
+    find_element = make_find_element(groups)
+    begin, put = make_put_element(dtype, out_dtype or dtype, epilogue)
 
     @device
     def add(values, others):
@@ -122,13 +117,10 @@ def make_kernel(
                     total += a.data[place + part * a.col] + a.data[across + part * a.col]
                 else:
                     total += a.data[place + part * a.col]
-        (total,) = merge_members((smem,), thread, member, (total,))
+        sums = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:
-            place = matrix * c.batch + row * c.row + col * c.col
-            (value,) = plus_c((scaled(alpha, total),), beta, c, place, 0)
-            place = matrix * out.batch + row * out.row + col * out.col
-            put(out.data, place, finish(value, matrix, row, col, extra))
+            put(sums, begin(matrix, alpha, beta, c, out, extra), row, col)
 
     return add_slices_kernel
 

@@ -13,47 +13,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
+from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, make_chunk_loads
 from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES
 
-WARP = 32
-STEPS = 4  # chunks of a thread
 
-
-def variant(config: ThreadsConfig, problem: Any) -> tuple[str]:
+def variant(config: ChunksConfig, problem: Any) -> tuple[str]:
     """Order of the elements of a row: "row" if they are neighbours in memory, else "any"."""
     return ("row" if problem.a.col == 1 or problem.n == 1 else "any",)
 
 
-def tile(config: ThreadsConfig, order: str) -> tuple[int, int]:
-    """Rows and chunks of a block: the threads of a warp along a row, or across the rows."""
-    warps = config.threads // WARP
-    return (warps * STEPS, WARP) if order == "row" else (WARP, warps * STEPS)
-
-
-def block_count(config: ThreadsConfig, problem: Any) -> int:
+def block_count(config: ChunksConfig, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
-    rows, chunks = tile(config, *variant(config, problem))
-    row_chunks = -(-problem.n * ITEM_BYTES[problem.dtype] // CHUNK_BYTES)
-    count: int = problem.batch * -(-problem.m // rows) * -(-row_chunks // chunks)
+    (order,), row_bytes = variant(config, problem), problem.n * ITEM_BYTES[problem.dtype]
+    count: int = problem.batch * config.blocks(order, problem.m, -(-row_bytes // CHUNK_BYTES))
     return count
 
 
 def make_kernel(
-    config: ThreadsConfig, dtype: str, order: str, epilogue: Any = None
+    config: ChunksConfig, dtype: str, order: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one variant, as a Python function to compile; `epilogue` may hold indices."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import divide, global_address, store_global
+    from dxgemm.handwritten.parts.intrinsics import global_address, store_global
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     item_bytes = ITEM_BYTES[dtype]
     chunk_items = CHUNK_BYTES // item_bytes
-    tile_rows, tile_chunks = tile(config, order)
-    along = order == "row"
-    row_step, chunk_step = (tile_rows // STEPS, 0) if along else (0, tile_chunks // STEPS)
+    steps, along, (row_step, chunk_step) = config.steps, order == "row", config.step(order)
+    find_chunk = make_find_chunk(config, order)
     gather, _, load_chunk = make_chunk_loads(item_bytes)
     is_indexed = epilogue is not None
 
@@ -61,16 +51,8 @@ def make_kernel(
     def align_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, this thread's first chunk ---
         chunks: int32 = (n + chunk_items - 1) // chunk_items
-        tiles_m: int32 = (m + tile_rows - 1) // tile_rows
-        tiles_n: int32 = (chunks + tile_chunks - 1) // tile_chunks
-        block: int32 = cuda.blockIdx.x
-        strip = divide(block, tiles_n)
-        matrix = divide(strip, tiles_m)
-        thread: int32 = cuda.threadIdx.x & 1023
-        across: int32 = thread // WARP if along else thread % WARP
-        beside: int32 = thread % WARP if along else thread // WARP
-        row: int32 = (strip - matrix * tiles_m) * tile_rows + across
-        chunk: int32 = (block - strip * tiles_n) * tile_chunks + beside
+        block, thread = int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023)
+        matrix, row, chunk = find_chunk(block, thread, m, chunks)
         row_bytes, col_bytes = a.row * item_bytes, a.col * item_bytes
         begin = global_address(a.data) + matrix * a.batch * item_bytes
         lines = k if is_indexed else m
@@ -82,7 +64,7 @@ def make_kernel(
 
         # --- All reads, then all writes ---
         held = ()
-        for step in static_range(STEPS):
+        for step in static_range(steps):
             is_inside = row + step * row_step < m and chunk + step * chunk_step < chunks
             items = n - (chunk + step * chunk_step) * chunk_items
             inside: int32 = min(items * item_bytes, CHUNK_BYTES) * is_inside
@@ -95,7 +77,7 @@ def make_kernel(
                 held = held + load_chunk(at, inside, first, end)
             else:
                 held = held + gather(at, col_bytes, inside)
-        for step in static_range(STEPS):
+        for step in static_range(steps):
             if row + step * row_step < m and chunk + step * chunk_step < chunks:
                 to = target + (step * row_step * out.row * item_bytes)
                 store_global(to + step * chunk_step * CHUNK_BYTES, 0, held[4 * step : 4 * step + 4])
@@ -105,7 +87,7 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(ThreadsConfig(threads=256),),
+    configs=(ChunksConfig(threads=256, steps=4),),
     dtypes=("float16", "bfloat16", "float32", "float64", *BYTES),
     variant=variant,
     block_count=block_count,

@@ -21,6 +21,7 @@ import numpy as np
 
 from dxgemm.handwritten.frames.resident import make_resident_kernel
 from dxgemm.handwritten.kernels import small_batch
+from dxgemm.handwritten.parts.batch_load import make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_fma_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
 from dxgemm.handwritten.parts.batch_store import Store
@@ -78,8 +79,7 @@ def make_kernel(
         a_mode, b_mode, notes: see `variant`.
         epilogue: a `Fusion` that ends with two numbers.
     """
-    a_load, b_load, places = small_batch.make_loads(config, dtype, a_mode, b_mode, notes)
-    rows, cols = config.thread_layout(a_mode, dtype)
+    places, (rows, cols) = config.places(a_mode, dtype), config.thread_layout(a_mode, dtype)
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
     multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, add_products)
@@ -89,8 +89,12 @@ def make_kernel(
         epilogue, config.tile_threads, config.tile_bytes(dtype), is_far=FAR in notes,
     )  # fmt: skip
     store = Store(stored.store, is_shared=True, takes_smem=bool(epilogue.stages))
-    place = make_batch_place(config)
-    return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
+    return make_resident_kernel(
+        config, dtype, make_batch_place(config),
+        make_tile_load(config, dtype, "a", a_mode, places[0], notes),
+        make_tile_load(config, dtype, "b", b_mode, places[1], notes),
+        multiply, store,
+    )  # fmt: skip
 
 
 KERNEL = Kernel(

@@ -106,21 +106,24 @@ class Config(MmaRingConfig):
         )
 
 
-def variant(config: Config, problem: Any) -> tuple[str, str, str]:
-    """Names of the conjugated operands, layouts of a and b."""
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """Names of the conjugated operands, layouts of a and b; their triangles, if there are any."""
     a_mode, b_mode = (operand_mode(problem, name).removesuffix("16") for name in "ab")
-    return problem.conjugates, a_mode, b_mode
+    ranges = (problem.k_ranges,) if problem.k_ranges else ()
+    return problem.conjugates, a_mode, b_mode, *ranges
 
 
 def make_kernel(
-    config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, epilogue: Any = None
-) -> Callable[..., None]:
+    config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, ranges: str = "",
+    epilogue: Any = None,
+) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, as a Python function to compile.
 
     Args:
         config, dtype: config, and "complex128".
         conjugates: names of the operands that are conjugated: "", "a", "b" or "ab".
         a_mode, b_mode: see `variant`.
+        ranges: triangles of a and b, see `k_ranges`.
         epilogue: a `Fusion` that ends with two numbers.
     """
     tile_k, threads = config.tile_k, config.threads
@@ -131,7 +134,7 @@ def make_kernel(
     load = make_load(config, tile_k, ITEM_BYTES, tiles)
     return make_ring_kernel(
         tile_k,
-        make_place(config, tile_k),
+        make_place(config, tile_k, ranges=ranges),
         load.fill,
         make_multiply(config, tiles, load, conjugates),
         make_result(config, dtype, epilogue),
@@ -158,6 +161,7 @@ KERNEL = Kernel(
     dtypes=("complex128",),
     minimum_arch=80,
     variant=variant,
+    takes_k_ranges=True,
     commutes=never,
     order_of_sums="complex mma",
 )

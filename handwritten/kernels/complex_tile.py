@@ -80,14 +80,19 @@ class Config(tuned.Config):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Names of the conjugated operands, modes of copying a and b; "sliced" if k is."""
-    slicing = ("sliced",) if problem.slices > 1 else ()
-    return problem.conjugates, *copy_modes(config, problem), *slicing
+    """Names of the conjugated operands, modes of copying a and b; "sliced" if k is; its ranges.
+
+    The latter two are left out where they are empty.
+    """
+    kinds = problem.conjugates, *copy_modes(config, problem)
+    if problem.k_ranges:
+        return *kinds, "", problem.k_ranges
+    return (*kinds, "sliced") if problem.slices > 1 else kinds
 
 
 def make_kernel(
     config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, slicing: str = "",
-    epilogue: Any = None,
+    ranges: str = "", epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, as a Python function to compile or to simulate.
 
@@ -97,6 +102,7 @@ def make_kernel(
         a_mode, b_mode: see `async_tiles`.
         slicing: "sliced" if the grid has a y for each slice of k, and out holds one batch of sums a
             slice; otherwise "".
+        ranges: triangles of a and b, see `k_ranges`.
         epilogue: a `Fusion` that ends with two numbers; None for slices, whose sums are stored as
             they are.
     """
@@ -106,7 +112,9 @@ def make_kernel(
     tile = ThreadTile(config.thread_m, config.thread_n, LANES_M * width, LANES_N * width, width)
     return make_ring_kernel(
         config.tile_k,
-        make_place(config, config.tile_k, is_sliced=slicing == "sliced", is_even=True),
+        make_place(
+            config, config.tile_k, is_sliced=slicing == "sliced", is_even=True, ranges=ranges
+        ),
         load.fill,
         make_multiply(config, dtype, width, load, add, parts=2),
         make_store(
@@ -131,6 +139,7 @@ KERNEL = Kernel(
     dtypes=("complex64",),
     minimum_arch=80,
     variant=variant,
+    takes_k_ranges=True,
     commutes=never,
     slices_k=True,
     order_of_sums="complex fma",

@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
+from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.unroll import device, static_range
 
-WARP, CHUNK = 32, 16  # elements of a thread
+CHUNK = 16  # elements of a thread
 FORMS = ("balanced", "bytes", "residues")
 ORDERS = ("up", "down")
 FIELDS = 5  # numbers of a modulus: it, its inverse, two words of weights, an offset
@@ -32,21 +33,15 @@ SIGN_BIT = -(2**31)  # of a word
 BIASES = {32: 0x80808080 - 2**32, 64: 0x8080808080808080 - 2**64}
 
 
-def variant(config: ThreadsConfig, problem: Any) -> tuple[str]:
+def variant(config: ChunksConfig, problem: Any) -> tuple[str]:
     """Direction in which the threads of a warp have neighbours: along a row, or across the rows."""
     return ("row" if abs(problem.a.col) <= abs(problem.a.row) else "column",)
 
 
-def tile(config: ThreadsConfig, order: str) -> tuple[int, int]:
-    """Rows and chunks of a block: the threads of a warp along a row, or across the rows."""
-    warps = config.threads // WARP
-    return (warps, WARP) if order == "row" else (WARP, warps)
-
-
-def block_count(config: ThreadsConfig, problem: Any) -> int:
+def block_count(config: ChunksConfig, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
-    rows, chunks = tile(config, *variant(config, problem))
-    count: int = problem.batch * -(-problem.m // rows) * -(-problem.b.col // (chunks * CHUNK))
+    (order,) = variant(config, problem)
+    count: int = problem.batch * config.blocks(order, problem.m, -(-problem.b.col // CHUNK))
     return count
 
 
@@ -113,7 +108,7 @@ def make_residues(count: int) -> tuple[Callable[..., None], Callable[..., Any]]:
 
 
 def make_kernel(
-    config: ThreadsConfig, dtype: str, order: str, digits: str, form: str, direction: str,
+    config: ChunksConfig, dtype: str, order: str, digits: str, form: str, direction: str,
     epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one variant, as a Python function to compile.
@@ -126,12 +121,7 @@ def make_kernel(
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        divide,
-        global_address,
-        low_word,
-        store_global,
-    )
+    from dxgemm.handwritten.parts.intrinsics import global_address, low_word, store_global
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     count = int(digits)
@@ -140,24 +130,14 @@ def make_kernel(
     bias, low_bias = (BIASES[64] if is_balanced else 0), BIASES[32]
     pack_digit = make_pack_digit()
     fill, pack_residue = make_residues(count if has_residues else 1)
-    table_size = FIELDS * count
-    tile_rows, tile_chunks = tile(config, order)
-    along = order == "row"
+    table_size, find_chunk = FIELDS * count, make_find_chunk(config, order)
 
     @gemm_kernel
     def digits_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, this thread's chunk ---
         chunks: int32 = b.col // CHUNK
-        tiles_m: int32 = (m + tile_rows - 1) // tile_rows
-        tiles_n: int32 = (chunks + tile_chunks - 1) // tile_chunks
-        block: int32 = cuda.blockIdx.x
-        strip = divide(block, tiles_n)
-        matrix = divide(strip, tiles_m)
-        thread: int32 = cuda.threadIdx.x & 1023
-        across: int32 = thread // WARP if along else thread % WARP
-        beside: int32 = thread % WARP if along else thread // WARP
-        row: int32 = (strip - matrix * tiles_m) * tile_rows + across
-        chunk: int32 = (block - strip * tiles_n) * tile_chunks + beside
+        block, thread = int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023)
+        matrix, row, chunk = find_chunk(block, thread, m, chunks)
         if has_residues:
             table = cuda.shared.array(table_size, int32)
             if thread == 0:
@@ -199,8 +179,8 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(ThreadsConfig(threads=256),),
-    simulator_configs=(ThreadsConfig(threads=64),),
+    configs=(ChunksConfig(threads=256),),
+    simulator_configs=(ChunksConfig(threads=64),),
     variant=variant,
     block_count=block_count,
 )

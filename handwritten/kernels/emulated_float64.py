@@ -102,7 +102,7 @@ def make_kernel(
         tile_k,
         make_place(config, tile_k, stored, flag=0, counter=1),
         make_load(config, tile_k, False, False, wgmma_layouts.TENSOR_MAPS),
-        make_multiply(config, "s8", False, False),
+        make_multiply(config, "int8", False, False),
         residue_store.make_store(config, config.chunk_cols),
     )
 

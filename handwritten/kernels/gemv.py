@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.place import make_skinny_place
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 from dxgemm.handwritten.parts.skinny_store import make_add_partial_tiles, make_store
 from dxgemm.handwritten.parts.tensor_map import operand_of
-from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
+from dxgemm.handwritten.parts.unroll import Operand, device, gemm_kernel, static_range
 
 WARPS = 8
 WARP = 32
@@ -218,16 +218,12 @@ def make_kernel(
         warp: int32 = thread // WARP
         row: int32 = warp * rows if is_along_k else lane
         at: int32 = first + (lane if is_along_k else warp)
-        if large_is_a:
-            x_data, y_data = view_as(stored, a.data), view_as(stored, b.data)
-            x_at = x_offsets(int64(matrix) * a.batch, x + row, x_count - 1, a.row)
-            y_at = y_offsets(int64(matrix) * b.batch, y, y_count - 1, b.col)
-            sums = multiply(x_data, y_data, x_at, y_at, a.col, b.row, at, end)
-        else:
-            x_data, y_data = view_as(stored, b.data), view_as(stored, a.data)
-            x_at = x_offsets(int64(matrix) * b.batch, x + row, x_count - 1, b.col)
-            y_at = y_offsets(int64(matrix) * a.batch, y, y_count - 1, a.row)
-            sums = multiply(x_data, y_data, x_at, y_at, b.row, a.col, at, end)
+        columns = Operand(b.data, b.batch, b.col, b.row)
+        large_one, small_one = (a, columns) if large_is_a else (columns, a)
+        x_data, y_data = view_as(stored, large_one.data), view_as(stored, small_one.data)
+        x_at = x_offsets(int64(matrix) * large_one.batch, x + row, x_count - 1, large_one.row)
+        y_at = y_offsets(int64(matrix) * small_one.batch, y, y_count - 1, small_one.row)
+        sums = multiply(x_data, y_data, x_at, y_at, large_one.col, small_one.col, at, end)
 
         # --- Epilogue: the block adds up; then a cluster, each block a share ---
         if is_along_k:

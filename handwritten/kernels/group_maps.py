@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts import wgmma_layouts
-from dxgemm.handwritten.parts.group_table import FIRST, ITEM_BYTES, MAP_BYTES, ROW_ITEMS, SIZE
+from dxgemm.handwritten.parts import group_table, wgmma_layouts
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 
 
@@ -33,13 +32,14 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.group_table import make_find_part
     from dxgemm.handwritten.parts.intrinsics import global_address
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    threads, names = config.threads, wgmma_layouts.TENSOR_MAPS
+    threads, names, row_items = config.threads, wgmma_layouts.TENSOR_MAPS, group_table.ROW_ITEMS
+    first_item, size_item = group_table.FIRST, group_table.SIZE
+    row_bytes, map_bytes = row_items * group_table.ITEM_BYTES, group_table.MAP_BYTES
     k_index = tuple(0 if innermost == "k" else 1 for innermost in (a_innermost, b_innermost))
-    find_part = make_find_part()
+    find_part = group_table.make_find_part()
 
     @gemm_kernel
     def group_maps_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -47,12 +47,12 @@ def make_kernel(
         group: int32 = cuda.threadIdx.x
         while group < batch:
             first, size = find_part(offsets, group, k)
-            row = group * ROW_ITEMS
+            row = group * row_items
             for operand in static_range(2):
-                target = global_address(table) + row * ITEM_BYTES + operand * MAP_BYTES
+                target = global_address(table) + group * row_bytes + operand * map_bytes
                 hopper.write_tensor_map(target, hopper.tensor_map(names[operand]))
                 hopper.limit_tensor_map(target, k_index[operand], max(first + size, 1))
-            table[row + FIRST], table[row + SIZE] = first, size
+            table[row + first_item], table[row + size_item] = first, size
             group += threads
         hopper.publish_tensor_maps()
 

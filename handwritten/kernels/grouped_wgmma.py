@@ -22,7 +22,7 @@ from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
+from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 # Configs, with the fraction of its peak that an SM reaches: an estimate, after those of `wgmma`.
@@ -57,7 +57,7 @@ def make_kernel(
         tile_k,
         make_place(config, tile_k, shared="m", table=len(epilogue.stage_operands)),
         make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS),
-        make_multiply(config, KINDS[dtype], a_across, b_across),
+        make_multiply(config, dtype, a_across, b_across),
         make_store(config, out_dtype or dtype, epilogue=fused),
     )
 

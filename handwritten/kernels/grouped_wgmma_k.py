@@ -22,7 +22,7 @@ from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
+from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
@@ -48,7 +48,7 @@ def make_kernel(
         config.tile_k,
         make_place(config, config.tile_k, shared="k", table=len(epilogue.stage_operands)),
         make_load(config, config.tile_k, True, True, None),
-        make_multiply(config, KINDS[dtype], a_across=True, b_across=True),
+        make_multiply(config, dtype, a_across=True, b_across=True),
         make_store(config, out_dtype or dtype, epilogue=fused, skips_alpha=True),
     )
 

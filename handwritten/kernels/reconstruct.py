@@ -29,7 +29,7 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
 from dxgemm.handwritten.parts.line_status import make_factors
 from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.residue_store import ALIGNMENT
+from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.triangle import make_tile_map
 from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
@@ -184,13 +184,12 @@ def make_kernel(
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, float64, int8, int32, int64
+    from numba import cuda, float64, int32, int64
 
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         global_address,
-        load_vector,
         scaled,
         store_vector,
     )
@@ -198,6 +197,7 @@ def make_kernel(
     item_bytes, pair = 8, VECTOR_BYTES // 8
     rows, cols, lanes, moduli = config.rows, config.cols, config.lanes, int(count)
     combine, (find_factors, _) = make_combine(moduli), make_factors(config.threads)
+    take = make_take(moduli, WIDTH)
     finish, plus_c = make_finish(epilogue, dtype, dtype), make_plus_c(dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
@@ -227,14 +227,9 @@ def make_kernel(
         if is_mirrored:
             tile_smem = cuda.shared.array(smem_items, float64)
         if row < m and col < n and extra[invalid][0][0] == 0:
-            residues, _ = extra[first_buffer]
             a_factors, _ = extra[row_factors]
             b_factors, _ = extra[col_factors]
-            pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            place = (matrix * moduli * m + row) * pitch + col
-            loaded = ()
-            for i in static_range(moduli):
-                loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
+            loaded = take(extra[first_buffer][0], matrix, m, n, row, col)
             row_factor = a_factors[row + (find_factors(matrix, m) if a.batch != 0 else 0)]
             at = col + (find_factors(matrix, n) if b.batch != 0 else 0)
             c_place, values = matrix * c.batch + row * c.row + col * c.col, ()

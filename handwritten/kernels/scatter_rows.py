@@ -11,34 +11,22 @@ Source: as `align_rows`, its counterpart.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.groups import make_find_piece
-from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
+from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
 
 WARP = 32
-STEPS = 4  # rows of a thread
 
 
-@dataclass(frozen=True)
-class Config(ThreadsConfig):
-    """Threads of a block: each warp copies chunks of one row at a time."""
-
-    @property
-    def rows(self) -> int:
-        return self.threads // WARP * STEPS
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one for each tile of WARP chunks of the block's rows."""
+def block_count(config: ChunksConfig, problem: Any) -> int:
+    """Blocks to launch: one for each tile."""
     row_chunks = -(-problem.n * ITEM_BYTES[problem.dtype] // VECTOR_BYTES)
-    count: int = -(-problem.m // config.rows) * -(-row_chunks // WARP)
-    return count
+    return config.blocks("row", problem.m, row_chunks)
 
 
-def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+def make_kernel(config: ChunksConfig, dtype: str, epilogue: Any) -> Callable[..., None]:
     """The kernel, as a Python function to compile.
 
     Args:
@@ -57,7 +45,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     item_bytes, stored = ITEM_BYTES[dtype], stored_type(dtype)
     chunk_items = VECTOR_BYTES // item_bytes
-    row_step, find_piece = config.rows // STEPS, make_find_piece(config.rows, WARP)
+    steps, (row_step, _) = config.steps, config.step("row")
+    find_chunk = make_find_chunk(config, "row")
 
     @gemm_kernel
     def scatter_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -65,10 +54,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
         # --- This block's tile, this thread's first row and chunk ---
         chunks: int32 = (n + chunk_items - 1) // chunk_items
-        _, first_row, begin = find_piece(int32(cuda.blockIdx.x), m, chunks)
-        thread: int32 = cuda.threadIdx.x & 1023
-        first: int32 = first_row + thread // WARP
-        chunk: int32 = begin + thread % WARP
+        block, thread = int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023)
+        _, first, chunk = find_chunk(block, thread, m, chunks)
         end = min(int64(offsets[batch - 1]), int64(m))
         source, target = global_address(a.data), global_address(out.data)
         has_vectors = out.col == 1 and n % chunk_items == 0
@@ -77,11 +64,11 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         if has_vectors:
             # --- All reads, then all writes ---
             held = ()
-            for step in static_range(STEPS):
+            for step in static_range(steps):
                 row: int32 = min(first + step * row_step, m - 1)
                 at = source + (row * a.row * item_bytes + min(chunk, chunks - 1) * VECTOR_BYTES)
                 held = held + load_global(int32, 4, at, 0)
-            for step in static_range(STEPS):
+            for step in static_range(steps):
                 row = int32(first + step * row_step)
                 if row < end and chunk < chunks:
                     line = int64(rows[row])
@@ -91,12 +78,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         else:
             # --- Element by element ---
             a_typed, out_typed = view_as(stored, a.data), view_as(stored, out.data)
-            for step in static_range(STEPS):
+            for step in static_range(steps):
                 row = int32(first + step * row_step)
                 if row < end:
                     line = int64(rows[row])
                     if line >= 0 and line < k:
-                        col: int32 = begin * chunk_items + thread % WARP
+                        lane: int32 = thread % WARP
+                        col: int32 = (chunk - lane) * chunk_items + lane
                         for _ in range(chunk_items):
                             if col < n:
                                 value = a_typed[row * a.row + col]
@@ -108,7 +96,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(threads=256),),
+    configs=(ChunksConfig(threads=256, steps=4),),
     dtypes=("float16", "bfloat16", "float32", "float64"),
     block_count=block_count,
 )

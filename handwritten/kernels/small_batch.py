@@ -34,23 +34,16 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.frames.resident import make_resident_kernel
-from dxgemm.handwritten.parts.batch_load import Load, TileBytes, make_tile_load
+from dxgemm.handwritten.parts.batch_load import TileBytes, make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_fma_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
 from dxgemm.handwritten.parts.batch_store import Store
-from dxgemm.handwritten.parts.batch_tiles import (
-    FAR,
-    SHARED_A,
-    BatchConfig,
-    batch_notes,
-    block_count,
-)
+from dxgemm.handwritten.parts.batch_tiles import FAR, BatchConfig, batch_notes, block_count
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tiles import make_store_result
 
-LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 MOST_UNROLLED_K = 16
 
 
@@ -104,6 +97,14 @@ class Config(BatchConfig):
         size = length * np.dtype(dtype).itemsize
         return size if size == VECTOR_BYTES else size + VECTOR_BYTES
 
+    def places(self, a_mode: str, dtype: str) -> tuple[TileBytes, TileBytes]:
+        """The tiles in shared memory: a's as it is in global memory, b's of rows."""
+        item = np.dtype(dtype).itemsize
+        a_place = TileBytes(item, self.line_bytes(self.tile_m, dtype))
+        if a_mode.startswith("row"):
+            a_place = TileBytes(self.line_bytes(self.tile_k, dtype), item)
+        return a_place, TileBytes(item, self.line_bytes(self.tile_n, dtype))
+
     def operand_bytes(self, tile_outer: int, dtype: str) -> int:
         """Shared memory of an operand's tile, along k or along its other index: the larger."""
         along_k = tile_outer * self.line_bytes(self.tile_k, dtype)
@@ -141,27 +142,6 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return a_mode, b_mode.replace("col16", "col"), *batch_notes(problem)
 
 
-def make_loads(
-    config: Config, dtype: str, a_mode: str, b_mode: str, notes: tuple[str, ...]
-) -> tuple[Load, Load, tuple[TileBytes, TileBytes]]:
-    """The loads of a and b, and their tiles in shared memory: a's as it lies, b's of rows."""
-    item, is_far = np.dtype(dtype).itemsize, FAR in notes
-    is_along_k, is_turned = a_mode.startswith("row"), b_mode == "col"
-    if is_along_k:
-        a_place = TileBytes(config.line_bytes(config.tile_k, dtype), item)
-    else:
-        a_place = TileBytes(item, config.line_bytes(config.tile_m, dtype))
-    b_place = TileBytes(item, config.line_bytes(config.tile_n, dtype))
-    a_load = make_tile_load(
-        config, dtype, a_mode, is_along_k, config.tile_m, a_place, is_far, SHARED_A in notes
-    )
-    b_load = make_tile_load(
-        config, dtype, b_mode, is_turned, config.tile_n, b_place, is_far, not is_turned,
-        LANES_K if is_turned else config.tile_threads,
-    )  # fmt: skip
-    return a_load, b_load, (a_place, b_place)
-
-
 def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None,
     place: Any = None,
@@ -173,14 +153,18 @@ def make_kernel(
     """
     from dxgemm.handwritten.parts.intrinsics import outer_product
 
-    a_load, b_load, places = make_loads(config, dtype, a_mode, b_mode, notes)
-    rows, cols = config.thread_layout(a_mode, dtype)
+    places, (rows, cols) = config.places(a_mode, dtype), config.thread_layout(a_mode, dtype)
     scalar = np.dtype(dtype).type
     multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, outer_product)
     fragment = thread_fragment(rows, cols)
     store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
     place = place or make_batch_place(config)
-    return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
+    return make_resident_kernel(
+        config, dtype, place,
+        make_tile_load(config, dtype, "a", a_mode, places[0], notes),
+        make_tile_load(config, dtype, "b", b_mode, places[1], notes),
+        multiply, store,
+    )  # fmt: skip
 
 
 KERNEL = Kernel(

@@ -29,13 +29,7 @@ from dxgemm.handwritten.parts.batch_load import TileBytes, make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_float64_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
 from dxgemm.handwritten.parts.batch_store import Store
-from dxgemm.handwritten.parts.batch_tiles import (
-    FAR,
-    SHARED_A,
-    WarpConfig,
-    batch_notes,
-    block_count,
-)
+from dxgemm.handwritten.parts.batch_tiles import FAR, WarpConfig, batch_notes, block_count
 from dxgemm.handwritten.parts.fragment import mma_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
@@ -124,22 +118,19 @@ def make_kernel(
     Args:
         place: the `place` of another kernel; None for that of a batch.
     """
-    is_far = FAR in notes
-    a_is_along_k, b_is_along_k = a_mode.startswith("row"), b_mode.startswith("col")
-    a_place = config.tile_place(config.tile_m, a_is_along_k, A_LINES)
-    b_place = config.tile_place(config.tile_n, b_is_along_k, B_LINES)
-    a_load = make_tile_load(
-        config, dtype, a_mode, a_is_along_k, config.tile_m, a_place, is_far, SHARED_A in notes
-    )
-    b_load = make_tile_load(
-        config, dtype, b_mode, b_is_along_k, config.tile_n, b_place, is_far, True
-    )
+    a_place = config.tile_place(config.tile_m, a_mode.startswith("row"), A_LINES)
+    b_place = config.tile_place(config.tile_n, b_mode.startswith("col"), B_LINES)
     multiply = make_float64_multiply(config, a_place, b_place)
     # The operands have changed sides: out.T = b.T @ a.T.
     fragment = mma_fragment(config.warp_n // MMA_ROWS, config.warp_m // MMA_COLS).transposed()
-    store = Store(make_store_result(fragment, dtype, epilogue, is_far))
+    store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
     place = place or make_batch_place(config)
-    return make_resident_kernel(config, dtype, place, a_load, b_load, multiply, store)
+    return make_resident_kernel(
+        config, dtype, place,
+        make_tile_load(config, dtype, "a", a_mode, a_place, notes),
+        make_tile_load(config, dtype, "b", b_mode, b_place, notes),
+        multiply, store,
+    )  # fmt: skip
 
 
 KERNEL = Kernel(

@@ -27,6 +27,7 @@ import numpy as np
 
 from dxgemm.handwritten.parts import triangle
 from dxgemm.handwritten.parts.fragment import mma_fragment
+from dxgemm.handwritten.parts.k_ranges import exchanged, make_k_range
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions, tiles_of
 from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
@@ -130,11 +131,13 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Side of a, modes of copying both operands (see `mma_operands`), "sliced" if k is; triangle.
+    """Side of a, modes of copying (see `mma_operands`), "sliced" if k is; triangle; k_ranges.
 
-    The latter two are left out where they are empty.
+    The latter three are left out where they are empty.
     """
     sides = choose_sides(problem)
+    if problem.k_ranges:
+        return *sides, "", "", problem.k_ranges
     slicing = "" if problem.slices == 1 else "sliced"
     if problem.triangle:
         return *sides, slicing, problem.triangle
@@ -149,12 +152,14 @@ def make_kernel(
     right_mode: str,
     slicing: str = "",
     stored: str = "",
+    ranges: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
+    `ranges` names the triangles of a and b, see `k_ranges`.
     """
     from numba import cuda, int32
 
@@ -171,7 +176,7 @@ def make_kernel(
         zeros,
     )
     from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.parts.tile_order import make_share
+    from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
@@ -197,6 +202,9 @@ def make_kernel(
     kind = "tf32" if dtype == "float32" else dtype
     epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
+    ranges = ranges if a_is_left or not ranges else exchanged(ranges)
+    locate_in_turn, _ = make_tile_map(tile_left, tile_right, SWIZZLE_ROWS, "", ranges)
+    k_range = make_k_range(ranges, tile_left, tile_right, tile_k)
     share = make_share()
     fragment, tile = mma_fragment(left_mmas, right_mmas), (tile_left, tile_right)
     if not a_is_left:
@@ -237,6 +245,9 @@ def make_kernel(
         tiles_right: int32 = (cols + tile_right - 1) // tile_right
         if stored:
             matrix, row_tile, col_tile = locate(block, tiles_left, tiles_right)
+        elif ranges:
+            matrix, row_tile, col_tile = locate_in_turn(block, tiles_left, tiles_right)
+            row_tile, col_tile = int32(row_tile // tile_left), int32(col_tile // tile_right)
         else:
             matrix, group = int32(0), int32(0)
             if batch > 1:
@@ -256,6 +267,11 @@ def make_kernel(
         if is_sliced:
             first_tile, tiles = share(all_tiles, int32(cuda.blockIdx.y), int32(cuda.gridDim.y))
             result = int32(int32(cuda.blockIdx.y) * batch + matrix)
+        elif ranges:
+            first_k_tile, end_k_tile = k_range(tile_row, tile_col, all_tiles)
+            first_tile, tiles = share(int32(end_k_tile - first_k_tile), rank, int32(split_k))
+            first_tile = int32(first_tile + first_k_tile)
+            result = matrix
         else:
             first_tile, tiles = share(all_tiles, rank, int32(split_k))
             result = matrix
@@ -267,7 +283,7 @@ def make_kernel(
         full_tiles = int32(0)
         if rows_inside == tile_left and cols_inside == tile_right:
             full_tiles = tiles if last_depth == tile_k else int32(tiles - 1)
-        if split_k > 1 or is_sliced:
+        if split_k > 1 or is_sliced or ranges:
             full_tiles = max(full_tiles, int32(0))  # of a share without tiles
 
         thread: int32 = cuda.threadIdx.x & 1023
@@ -452,6 +468,7 @@ KERNEL = Kernel(
     variant=variant,
     takes_triangles=True,
     takes_masks=True,
+    takes_k_ranges=True,
     block_count=block_count,
     result_tile=result_tile,
     reductions=Reductions.ALL,

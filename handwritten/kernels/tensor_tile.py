@@ -64,8 +64,13 @@ class Config(LineConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b (see `line_tiles`), the dtype of the result, "sliced" if k is."""
+    """Layouts of a and b (see `line_tiles`), dtype of the result, "sliced" if k is, its ranges.
+
+    The latter two are left out where they are empty.
+    """
     kinds = layout(problem, "a"), layout(problem, "b"), problem.out_dtype
+    if problem.k_ranges:
+        return *kinds, "", problem.k_ranges
     return kinds if problem.slices == 1 else (*kinds, "sliced")
 
 
@@ -79,16 +84,18 @@ def supports(problem: Any) -> str | None:
 
 def make_kernel(
     config: Config, dtype: str, a_layout: str, b_layout: str, out_dtype: str, slicing: str = "",
-    epilogue: Any = None,
+    ranges: str = "", epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config and variant, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    `ranges` names the triangles of a and b, see `k_ranges`.
     """
+    is_sliced = slicing == "sliced"
     epilogue, _, is_dead = make_is_dead(epilogue)
     return make_line_kernel(
         config, dtype, (a_layout, b_layout),
-        make_place(config, stage_k(dtype), is_sliced=slicing == "sliced", is_dead=is_dead),
+        make_place(config, stage_k(dtype), is_sliced=is_sliced, is_dead=is_dead, ranges=ranges),
         make_store(config, out_dtype, epilogue=epilogue, acc_dtype=sums_dtype(dtype)),
     )  # fmt: skip
 
@@ -129,6 +136,7 @@ KERNEL = Kernel(
     variant=variant,
     copies_operands=True,
     takes_masks=True,
+    takes_k_ranges=True,
     takes_pairs=True,
     quantises=True,
     slices_k=True,

@@ -49,16 +49,16 @@ def make_add(dtype: str, count: int) -> tuple[Callable[..., Any], ...]:
 
 def make_kernel(
     config: Config, dtype: str, a_layout: str, b_layout: str, out_dtype: str, slicing: str = "",
-    epilogue: Any = None,
+    ranges: str = "", epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config; its variant is that of `tensor_tile`."""
     epilogue, _, is_dead = make_is_dead(epilogue)
-    count = config.warp_m * config.warp_n // 32
+    count, is_sliced = config.warp_m * config.warp_n // 32, slicing == "sliced"
     return make_line_kernel(
         config,
         dtype,
         (a_layout, b_layout),
-        make_place(config, stage_k(dtype), is_sliced=slicing == "sliced", is_dead=is_dead),
+        make_place(config, stage_k(dtype), is_sliced=is_sliced, is_dead=is_dead, ranges=ranges),
         make_store(config, out_dtype, epilogue=epilogue),
         add=make_add(dtype, count),
         kept=count,

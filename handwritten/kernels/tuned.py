@@ -28,6 +28,7 @@ from dxgemm.handwritten.parts import triangle
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
 from dxgemm.handwritten.parts.fragment import thread_fragment
+from dxgemm.handwritten.parts.k_ranges import make_k_range
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.result import Origin, Result
@@ -68,11 +69,13 @@ class Config(RingConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Modes of copying a and b (see `async_tiles`); "sliced" if k is; triangle.
+    """Modes of copying a and b (see `async_tiles`); "sliced" if k is; triangle; k_ranges.
 
-    The latter two are left out where they are empty.
+    The latter three are left out where they are empty.
     """
     modes = copy_modes(config, problem)
+    if problem.k_ranges:
+        return *modes, "", "", problem.k_ranges
     slicing = "" if problem.slices == 1 else "sliced"
     if problem.triangle:
         return *modes, slicing, problem.triangle
@@ -86,12 +89,14 @@ def make_kernel(
     b_mode: str,
     slicing: str = "",
     stored: str = "",
+    ranges: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
+    `ranges` names the triangles of a and b, see `k_ranges`.
     """
     from numba import cuda, int32, int64
 
@@ -106,6 +111,7 @@ def make_kernel(
         shared_address,
         wait_copies,
     )
+    from dxgemm.handwritten.parts.tile_order import make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     is_sliced = slicing == "sliced"
@@ -134,6 +140,8 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
+    locate_in_turn, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "", ranges)
+    k_range = make_k_range(ranges, tile_m, tile_n, tile_k)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     is_inner, begin, outer, _, _ = make_combine(epilogue, dtype)
     fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
@@ -156,6 +164,9 @@ def make_kernel(
             matrix, row, col = locate(block, tiles_m, tiles_n)
             tile_row = int64(row) * tile_m
             tile_col = int64(col) * tile_n
+        elif ranges:
+            matrix, tile_row, tile_col = locate_in_turn(block, tiles_m, tiles_n)
+            tile_row, tile_col = int64(tile_row), int64(tile_col)
         else:
             matrix = divide(block, tiles_m * tiles_n)
             tile: int32 = block - matrix * tiles_m * tiles_n
@@ -178,6 +189,12 @@ def make_kernel(
             end: int32 = first + share
             end = min(end, k_tiles)
             out_start = (part * batch + matrix) * out.batch
+        elif ranges:
+            begin_k, end_k = k_range(int32(tile_row), int32(tile_col), k_tiles)
+            span: int32 = end_k - begin_k
+            first = begin_k + span * rank // split_k
+            end = begin_k + span * (rank + 1) // split_k
+            out_start = matrix * out.batch
         else:
             first = k_tiles * rank // split_k
             end = k_tiles * (rank + 1) // split_k
@@ -333,6 +350,7 @@ KERNEL = Kernel(
     takes_inner=True,
     takes_triangles=True,
     takes_masks=True,
+    takes_k_ranges=True,
     reductions=Reductions.ALL,
     takes_pairs=True,
     slices_k=True,

@@ -19,53 +19,50 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.frames.tma import make_tma_kernel
-from dxgemm.handwritten.parts import wgmma_layouts
+from dxgemm.handwritten.parts import operands, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
+from dxgemm.handwritten.parts.k_ranges import exchanged
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.operands import (
-    BYTES,
-    FLOAT8,
-    HALVES,
-    exchanged_dtype,
-    sums_dtype,
-)
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_multiply
+from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
 def supports(problem: Any) -> str | None:
     """Reason why the kernel cannot take a problem; None if it can."""
-    if problem.dtype in FLOAT8 and problem.precision != "fast":
+    if problem.dtype in operands.FLOAT8 and problem.precision != "fast":
         return "its sums of float8 have fewer bits than float32; precision='fast' permits them"
     return wgmma_layouts.supports(problem)
 
 
 def make_kernel(
     config: Config, dtype: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, stored: str = "", slicing: str = "", epilogue: Any = None,
+    out_dtype: str | None = None, stored: str = "", slicing: str = "", ranges: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, one layout, and the triangles `stored` of a symmetric result.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    `ranges` names the triangles of a and b, see `k_ranges`.
     """
     tile_k = wgmma_layouts.stage_k(dtype)
     is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
-    kind = KINDS[exchanged_dtype(dtype) if is_exchanged else dtype]
+    multiplied = operands.exchanged_dtype(dtype) if is_exchanged else dtype
     order = -1 if is_exchanged else 1
+    ranges = exchanged(ranges) if is_exchanged else ranges
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead),
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
         make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS[::order]),
-        make_multiply(config, kind, a_across, b_across),
+        make_multiply(config, multiplied, a_across, b_across),
         make_store(
-            config, out_dtype or dtype, not is_exchanged, kind == "tf32" and a_across, stored,
-            epilogue, sums_dtype(dtype),
+            config, out_dtype or dtype, not is_exchanged, dtype == "float32" and a_across, stored,
+            epilogue, operands.sums_dtype(dtype),
         ),
         is_exchanged,
     )  # fmt: skip
@@ -78,7 +75,13 @@ KERNEL = Kernel(
     # begin at cache lines, so that each is read from L2 as two.
     configs=(
         Config(tile_m=128, tile_n=256),
+        Config(tile_m=256, tile_n=160, is_paired=True),
+        Config(tile_m=256, tile_n=160, is_turned=True, is_paired=True),
+        Config(tile_m=192, tile_n=192, is_paired=True),
         Config(tile_m=128, tile_n=256, is_turned=True),
+        Config(tile_m=192, tile_n=160, is_turned=True, is_paired=True),
+        Config(tile_m=192, tile_n=144, is_turned=True, is_paired=True),
+        Config(tile_m=256, tile_n=104, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=192),
         Config(tile_m=128, tile_n=192, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=176, is_pingpong=True),
@@ -88,17 +91,20 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=144),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_pingpong=True),
+        Config(tile_m=128, tile_n=128, is_pingpong=True, is_paired=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),
         Config(tile_m=128, tile_n=112),
         Config(tile_m=64, tile_n=192, is_pingpong=True),
         Config(tile_m=64, tile_n=192, is_pingpong=True, is_paired=True),
         Config(tile_m=64, tile_n=144, is_turned=True),
+        Config(tile_m=128, tile_n=80, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=64),
+        Config(tile_m=64, tile_n=96),
         Config(tile_m=64, tile_n=128),
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),
     ),
-    dtypes=(*HALVES, "float32", *BYTES, *FLOAT8),
+    dtypes=(*operands.HALVES, "float32", *operands.BYTES, *operands.FLOAT8),
     only_arch=90,
     supports=supports,
     variant=wgmma_layouts.variant,
@@ -110,6 +116,7 @@ KERNEL = Kernel(
     slices_k=True,
     copies_operands=True,
     takes_triangles=True,
+    takes_k_ranges=True,
     takes_masks=True,
     takes_pairs=True,
     quantises=True,

@@ -20,12 +20,12 @@ from dxgemm.handwritten.parts import block_scales, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.configs import WgmmaConfig
+from dxgemm.handwritten.parts.k_ranges import exchanged
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import FLOAT8, exchanged_dtype
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS
 from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
@@ -37,10 +37,6 @@ class Config(WgmmaConfig):
     def gives_registers(self) -> bool:
         return self.tile_n > BLOCK_K
 
-    @property
-    def shared_registers(self) -> tuple[int, int]:
-        return (24, 240) if self.gives_registers else (0, 0)
-
 
 def fits(config: Config, problem: Any) -> bool:
     """False if the columns of a tile have several scales, and too many for registers."""
@@ -49,21 +45,23 @@ def fits(config: Config, problem: Any) -> bool:
 
 def make_kernel(
     config: Config, dtype: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, stored: str = "", slicing: str = "", epilogue: Any = None,
+    out_dtype: str | None = None, stored: str = "", slicing: str = "", ranges: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config; its variant is that of `wgmma`."""
     tile_k = wgmma_layouts.stage_k(dtype)
     is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
-    kind = KINDS[exchanged_dtype(dtype) if is_exchanged else dtype]
+    multiplied = exchanged_dtype(dtype) if is_exchanged else dtype
+    ranges = exchanged(ranges) if is_exchanged else ranges
     maps = wgmma_layouts.TENSOR_MAPS[:: -1 if is_exchanged else 1]
     epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
     epilogue, scales = block_scales.make_block_scales(epilogue, is_exchanged)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead),
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
         make_load(config, tile_k, False, False, maps),
-        make_multiply(config, kind, scales),
+        make_multiply(config, multiplied, scales),
         make_store(config, out_dtype or dtype, not is_exchanged, False, stored, epilogue),
         is_exchanged,
         reads_scales=scales is not None,
@@ -98,6 +96,7 @@ KERNEL = Kernel(
     slices_k=True,
     copies_operands=True,
     takes_triangles=True,
+    takes_k_ranges=True,
     takes_masks=True,
     takes_pairs=True,
     quantises=True,

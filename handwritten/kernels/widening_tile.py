@@ -141,29 +141,23 @@ def make_kernel(
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.block_scales import make_element_scales
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.inner import make_combine, make_plus
-    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.inner import make_combine
     from dxgemm.handwritten.parts.tiles import make_find_tile
-    from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
     sums, (a_dtype, _, b_dtype) = sums_dtype(dtype, out_dtype), dtype.partition(" ")
     b_dtype = b_dtype or a_dtype
     scalar = np.dtype(sums).type
     a_held, b_held = (np.dtype(held_dtype(factor)).type for factor in (a_dtype, b_dtype))
-    # A result in half precision is added to as float32, and stored as bits.
-    result = "float32" if out_dtype in NARROW else out_dtype
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     epilogue, (a_scale, b_scale) = make_element_scales(epilogue)
     find_tile = make_find_tile(config.tile_m, config.tile_n)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
-    finish = make_finish(epilogue, sums, result, taken)
-    plus_c = make_plus_c(sums, out_dtype, taken, plus=make_plus(epilogue, sums))
-    put = make_put_element(out_dtype)
+    begin, put = make_put_element(sums, out_dtype, epilogue)
     is_inner, _, _, step, start = make_combine(epilogue, sums)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
@@ -239,20 +233,16 @@ def make_kernel(
             left -= tile_k
 
         # --- Epilogue ---
-        c_tile = matrix * c.batch
-        out_tile = matrix * out.batch
+        at = begin(matrix, scalar(alpha), scalar(beta), c, out, extra)
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
             for j in static_range(0, thread_n, taken):
                 col = tile_col + thread_col + j * threads_n
                 if row < m and col < n:
-                    c_index = c_tile + row * c.row + col * c.col
-                    out_index = out_tile + row * out.row + col // taken * out.col
                     values = ()
                     for piece in static_range(taken):
-                        values = values + (scaled(scalar(alpha), acc[i, j + piece]),)
-                    values = plus_c(values, scalar(beta), c, c_index, c.col)
-                    put(out.data, out_index, finish(values, matrix, row, col, extra)[0])
+                        values = values + (acc[i, j + piece],)
+                    put(values, at, row, col)
 
     return widening_tile_kernel
 

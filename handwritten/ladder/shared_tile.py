@@ -62,13 +62,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     """The kernel of one config, as a Python function to compile or to simulate."""
     from numba import cuda
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
-    finish = make_finish(epilogue, dtype, dtype)
+    begin, put = make_put_element(dtype, dtype, epilogue)
     tile_size, tile_k = config.tile, config.tile_k
     copies = tile_k // tile_size
     alignment = smem_alignment()  # lets the compiler combine reads of several elements
@@ -116,11 +116,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
         # --- Epilogue ---
         if is_row and is_col:
-            value = alpha * acc
-            if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
-            value = finish(value, matrix, row, col, extra)
-            out.data[matrix * out.batch + row * out.row + col * out.col] = value
+            # The epilogue of `coalesced`, as a function that later rungs share.
+            put((acc,), begin(matrix, alpha, beta, c, out, extra), row, col)
 
     return shared_tile_kernel
 

@@ -68,13 +68,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     """The kernel of one config, as a Python function to compile or to simulate."""
     from numba import cuda
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
-    finish = make_finish(epilogue, dtype, dtype)
+    begin, put = make_put_element(dtype, dtype, epilogue)
     tile_size, tile_k, thread_m = config.tile, config.tile_k, config.thread_m
     copies = config.copies
     a_rows, b_rows = config.threads // tile_k, config.threads // tile_size  # rows per copy step
@@ -128,16 +128,11 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
         # --- Epilogue ---
         col = tile_col + thread_col
-        c_index = matrix * c.batch + col * c.col
-        out_index = matrix * out.batch + col * out.col
+        at = begin(matrix, alpha, beta, c, out, extra)
         for i in static_range(thread_m):
             row = tile_row + thread_row + i
             if row < m and col < n:
-                value = alpha * acc[i]
-                if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                    value += beta * c.data[c_index + row * c.row]
-                value = finish(value, matrix, row, col, extra)
-                out.data[out_index + row * out.row] = value
+                put((acc[i],), at, row, col)
 
     return thread_tile_1d_kernel
 

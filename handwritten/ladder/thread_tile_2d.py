@@ -53,12 +53,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     """The kernel of one config, as a Python function to compile or to simulate."""
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
-    finish = make_finish(epilogue, dtype, dtype)
+    begin, put = make_put_element(dtype, dtype, epilogue)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -158,18 +158,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             left -= tile_k
 
         # --- Epilogue ---
-        c_tile = matrix * c.batch
-        out_tile = matrix * out.batch
+        at = begin(matrix, alpha, beta, c, out, extra)
         for i in static_range(thread_m):
             out_row = tile_row + thread_row + i * threads_m
             for j in static_range(thread_n):
                 out_col = tile_col + thread_col + j * threads_n
                 if out_row < m and out_col < n:
-                    value = alpha * acc[i, j]
-                    if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                        value += beta * c.data[c_tile + out_row * c.row + out_col * c.col]
-                    value = finish(value, matrix, out_row, out_col, extra)
-                    out.data[out_tile + out_row * out.row + out_col * out.col] = value
+                    put((acc[i, j],), at, out_row, out_col)
 
     return thread_tile_2d_kernel
 

@@ -4,7 +4,7 @@ kernel, configs                   the record of a kernel, and the configs of run
 sources                           texts of kernel files, kept as they are imported
 unroll                            rewriting of kernels: loops, casts, steps, operands
 intrinsics, mma, hopper           instructions that numba lacks
-operands, widening, cached_copy   layouts of operands, conversion of elements, copies through L1
+operands, widening                layouts of operands, conversion of elements
 tiles, async_tiles                tiles of a and b in shared memory
 batch_*                           many small matrices: tiles, and the parts of the frame `resident`
 group_table                       the table of a group, and the search in it
@@ -17,6 +17,7 @@ place, tile_order                 which block takes which tile, and which k
 store, result                     what becomes of a tile's sums, and what stores are told
 triangle                          tiles of symmetric results, and their mirror images
 skinny_*                          few rows: tiles, the ring, main loops, sums of a cluster
+groups, chunks, elements          which part of a matrix a thread has; the store of one element
 fragment, tile_store, addend      elements of a thread, and their store: alpha * sums + beta * c
 epilogue, elementary              the caller's function, and the functions it may call
 reduction, reduce_fragments       partial results of rows and columns

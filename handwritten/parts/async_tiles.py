@@ -11,6 +11,8 @@ copying, named by what neighbouring threads copy:
 
 from __future__ import annotations
 
+from itertools import product
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,16 +55,63 @@ class TileCopy(NamedTuple):
     copy_predicated: Any
 
 
-def make_tile_copy(
-    mode: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str,
+class Turns(NamedTuple):
+    """How threads share out the units of a tile's lines: each copies one per turn.
+
+    Attributes:
+        line_count: lines of the tile.
+        width, item_size: elements of a unit, and bytes of an element.
+        line_bytes, item_bytes: in shared memory, from a line and from an element to the next.
+        line_threads: neighbours that copy neighbouring units.
+        at_once: lines that all threads copy at a time.
+        lines, items: from a thread's first unit on, by turn.
+        are_partial: True if not every thread takes part: its line may lie behind the last.
+        has_idle: True if some threads never do.
+    """
+
+    line_count: int
+    width: int
+    item_size: int
+    line_bytes: int
+    item_bytes: int
+    line_threads: int
+    at_once: int
+    lines: tuple[int, ...]
+    items: tuple[int, ...]
+    are_partial: tuple[bool, ...]
+    has_idle: bool
+
+
+def share_out(
+    count: int, length: int, steps: tuple[int, int], width: int, item_size: int, threads: int,
     most_line_threads: int = 1024,
-) -> TileCopy:  # fmt: skip
+) -> Turns:  # fmt: skip
+    """The turns for `count` lines of `length` elements, `steps` bytes apart in shared memory.
+
+    Args:
+        steps: from a line to the next, and from an element of a line to the next.
+        most_line_threads: the most threads that copy neighbouring units of a line. If they copy
+            along k, fewer of them keep their writes to shared memory in different banks.
+    """
+    units, most = length // width, min(threads, most_line_threads)
+    line_threads = units if units <= most else gcd(units, most)
+    at_once = threads // line_threads
+    firsts = product(range(0, count, at_once), range(0, length, line_threads * width))
+    lines, items = zip(*firsts, strict=True)
+    has_idle = at_once * line_threads < threads
+    are_partial = tuple(has_idle or line + at_once > count for line in lines)
+    return Turns(
+        count, width, item_size, *steps, line_threads, at_once, lines, items, are_partial, has_idle
+    )
+
+
+def make_tile_copy(
+    mode: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str
+) -> TileCopy:
     """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory.
 
     Args:
         mode: how it is copied: "outer16", "outer" or "k".
-        most_line_threads: the most threads that copy neighbouring units of a line. If they copy
-            along k, fewer of them keep their writes to shared memory in different banks.
     """
     from numba import int32, int64
 
@@ -73,30 +122,12 @@ def make_tile_copy(
     width = VECTOR_BYTES // item_size if mode == "outer16" else 1
     size = width * item_size
     # The tile is lines of units: along k, or along outer with a line for each k.
-    units, lines = (tile_k, tile_outer) if mode == "k" else (tile_outer // width, tile_k)
-    if units > threads and units % threads:
-        raise ValueError(f"{threads} threads cannot share lines of {units} copies evenly")
-    # Neighbouring threads copy neighbouring units, of several lines at once if a line is shorter
-    # than the block; threads that would make up part of a line have nothing to copy.
-    line_threads = min(units, threads, most_line_threads)
-    lines_at_once = threads // line_threads
-    steps = tuple(
-        (line, unit)
-        for line in range(0, lines, lines_at_once)
-        for unit in range(0, units, line_threads)
-    )
-    copies, lines_of = len(steps), tuple(line for line, _ in steps)
-    has_idle_threads = lines_at_once * line_threads < threads
-    # Steps that not every thread takes part in: a thread's line may lie behind the last.
-    partial = tuple(has_idle_threads or line + lines_at_once > lines for line in lines_of)
-    if mode == "k":
-        outer_offsets, k_offsets = (
-            tuple(line for line, _ in steps),
-            tuple(unit for _, unit in steps),
-        )
-    else:
-        outer_offsets = tuple(unit * width for _, unit in steps)
-        k_offsets = tuple(line for line, _ in steps)
+    along_k, steps = mode == "k", (item_size, row_bytes)  # bytes along outer and along k
+    lines, length = (tile_outer, tile_k) if along_k else (tile_k, tile_outer)
+    turns = share_out(lines, length, steps if along_k else steps[::-1], width, item_size, threads)
+    *_, line_threads, lines_at_once, lines_of, items_of, partial, has_idle_threads = turns
+    copies = len(lines_of)
+    outer_offsets, k_offsets = (lines_of, items_of) if along_k else (items_of, lines_of)
     smem_offsets = tuple(
         k * row_bytes + outer * item_size for k, outer in zip(k_offsets, outer_offsets, strict=True)
     )
@@ -105,7 +136,7 @@ def make_tile_copy(
         line, unit = int32(thread // line_threads), int32(thread % line_threads)
         if has_idle_threads and line >= lines_at_once:
             line = int32(lines)
-        if mode == "k":
+        if along_k:
             first_outer, first_k = line, unit
         else:
             first_outer, first_k = int32(unit * width), line

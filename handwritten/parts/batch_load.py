@@ -7,14 +7,16 @@ one. Units of it are copied at a time: 16 bytes, or single elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
-from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.handwritten.parts.async_tiles import Turns, share_out
+from dxgemm.handwritten.parts.batch_tiles import FAR, SHARED_A
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
+
+LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 
 
 class Load(NamedTuple):
@@ -58,56 +60,16 @@ class Copies(NamedTuple):
     k_stride: Any
 
 
-class Turns(NamedTuple):
-    """How threads share out the units of a tile's lines: each copies one per turn.
-
-    Attributes:
-        line_count: lines of the tile.
-        width, item_size: elements of a unit, and bytes of an element.
-        line_bytes, item_bytes: in shared memory, from a line and from an element to the next.
-        line_threads: neighbours that copy neighbouring units.
-        at_once: lines that all threads copy at a time.
-        lines, items: from a thread's first unit on, by turn.
-        are_partial: True if not every thread takes part: its line may lie behind the last.
-        has_idle: True if some threads never do.
-    """
-
-    line_count: int
-    width: int
-    item_size: int
-    line_bytes: int
-    item_bytes: int
-    line_threads: int
-    at_once: int
-    lines: tuple[int, ...]
-    items: tuple[int, ...]
-    are_partial: tuple[bool, ...]
-    has_idle: bool
-
-
-def share_out(
-    count: int, length: int, steps: tuple[int, int], width: int, item_size: int, threads: int,
-    most_line_threads: int,
-) -> Turns:  # fmt: skip
-    """The turns for `count` lines of `length` elements, `steps` bytes apart in shared memory."""
-    units, most = length // width, min(threads, most_line_threads)
-    line_threads = units if units <= most else gcd(units, most)
-    at_once = threads // line_threads
-    firsts = product(range(0, count, at_once), range(0, length, line_threads * width))
-    lines, items = zip(*firsts, strict=True)
-    has_idle = at_once * line_threads < threads
-    are_partial = tuple(has_idle or line + at_once > count for line in lines)
-    return Turns(
-        count, width, item_size, *steps, line_threads, at_once, lines, items, are_partial, has_idle
-    )
-
-
 def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) -> Any:
     """A device function: a thread's copies, `piece` elements at a time: a unit, or one."""
     from numba import int32, int64
 
-    from dxgemm.handwritten.parts.cached_copy import copy_async_cached, copy_async_part_cached
-    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
+    from dxgemm.handwritten.parts.intrinsics import (
+        copy_async,
+        copy_async_cached,
+        copy_async_part,
+        copy_async_part_cached,
+    )
 
     start_copy = copy_async_cached if is_cached else copy_async
     start_part = copy_async_part_cached if is_cached else copy_async_part
@@ -139,32 +101,34 @@ def make_copy(turns: Turns, piece: int, is_predicated: bool, is_cached: bool) ->
 
 
 def make_tile_load(
-    config: Any, dtype: str, mode: str, is_along_k: bool, tile_outer: int, place: TileBytes,
-    is_far: bool, is_cached: bool, most_line_threads: int = 1024,
-) -> Load:  # fmt: skip
-    """The load of one operand.
+    config: Any, dtype: str, name: str, mode: str, place: TileBytes, notes: tuple[str, ...]
+) -> Load:
+    """The load of operand "a" or "b".
+
+    Copies go through L1 if other blocks read the same, or neighbours of it: all of b that is not
+    transposed on the way, and an a that matrices share.
 
     Args:
         config: a `BatchConfig` with `parts`.
         mode: the operand's `operand_mode`, which ends with 16 if vectors are copied.
-        is_along_k: True if lines run along k in global memory.
         place: the tile in shared memory; vectors need elements that lie together there too.
-        is_far: True if strides need 64 bits, in bytes.
-        is_cached: True if copies go through L1.
-        most_line_threads: the most threads that copy neighbouring units of a line.
+        notes: see `batch_notes`.
     """
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address
 
-    index, part_k = int64 if is_far else int32, config.tile_k // config.parts
+    index, part_k = int64 if FAR in notes else int32, config.tile_k // config.parts
     part_bytes, item_size = part_k * place.k, np.dtype(dtype).itemsize
+    is_a, tile_outer = name == "a", config.tile_m if name == "a" else config.tile_n
+    is_along_k = mode.startswith("row") is is_a
+    is_turned = is_along_k and place.k != item_size
+    is_cached = SHARED_A in notes if is_a else not is_turned
     count, length = (tile_outer, part_k) if is_along_k else (part_k, tile_outer)
     line_bytes, item_bytes = steps = place if is_along_k else (place.k, place.outer)
     width = VECTOR_BYTES // item_size if mode.endswith("16") else 1
-    turns = share_out(
-        count, length, steps, width, item_size, config.tile_threads, most_line_threads
-    )
+    most = LANES_K if is_turned else config.tile_threads
+    turns = share_out(count, length, steps, width, item_size, config.tile_threads, most)
     line_threads, at_once, has_idle = turns.line_threads, turns.at_once, turns.has_idle
     copy_all = make_copy(turns, width, False, is_cached)
     copy_units, copy_elements = (make_copy(turns, n, True, is_cached) for n in (width, 1))

@@ -226,31 +226,26 @@ def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..
     """A device function: lines of sums to memory, by elements, plus beta * c and finished."""
     from numba import float32, int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.intrinsics import load_shared
-    from dxgemm.handwritten.parts.operands import HALVES
-    from dxgemm.handwritten.parts.widening import make_put_element
 
     taken, line_bytes = columns_for_one(epilogue), sum_line_bytes(config.tile_n)
     piece_threads = line_threads(config.tile_n // taken)
     piece_lines = config.tile_threads // piece_threads
-    finish = make_finish(epilogue, "float32", "float32", taken, out_dtype in HALVES)
-    plus_c, put = make_plus_c("float32", out_dtype, taken), make_put_element(out_dtype)
+    begin, put = make_put_element("float32", out_dtype, epilogue, is_scaled=True)
 
     @device
     def elements_out(smem, thread, rows, cols, tile, result):
-        c, out = result.c, result.out
-        c_start, out_start = int64(tile.matrix) * c.batch, int64(tile.matrix) * out.batch
+        alpha, beta, c, out, _, _, _, extra = result
+        at = begin(int64(tile.matrix), alpha, beta, c, out, extra)
         line: int32 = thread // piece_threads
         while line < rows:
             item: int32 = thread % piece_threads * taken
             while item < cols:
                 values = load_shared(float32, taken, int32(smem + line * line_bytes + item * 4), 0)
                 row, col = int64(tile.row + line), int64(tile.col + item)
-                values = plus_c(values, result.beta, c, c_start + row * c.row + col * c.col, c.col)
-                values = finish(values, tile.matrix, row, col, result.extra)
-                put(out.data, out_start + row * out.row + col // taken * out.col, values[0])
+                put(values, at, row, col)
                 item += piece_threads * taken
             line += piece_lines
 

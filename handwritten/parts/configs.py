@@ -19,6 +19,7 @@ from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 MOST_STAGES = 8
+TILE_ROWS = 64, 128, 192, 256  # of tiles that warpgroups share
 NOTE_BYTES = 16  # of a tile that a producer found for the consumers
 PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
@@ -221,10 +222,12 @@ class WgmmaConfig(BaseConfig):
 
     Attributes:
         is_pingpong: True if two warpgroups take turns, each with whole tiles: one stores its tile
-            while the other multiplies. Otherwise each has 64 rows of every tile.
+            while the other multiplies. Otherwise they share every tile: each has a strip of 64
+            rows, or two of 256.
         is_turned: True if the transposed result is computed: tile_m is then along n.
-        is_paired: True for a cluster of two blocks, with tiles side by side along tile_m: each
-            fetches half of what both read of the other operand, and multicasts it.
+        is_paired: True for a cluster of two blocks, with tiles side by side along the shorter of
+            tile_m and tile_n: each fetches half of what both read of the other operand, and
+            multicasts it.
     """
 
     tile_m: int
@@ -237,29 +240,35 @@ class WgmmaConfig(BaseConfig):
     dynamic_smem = True
     split_k = 1
     matrices = 1  # that a block computes at a time
-    piece_step = WARPGROUP_ROWS  # from 16 rows of a warp to its next 16
     tile_k = ROW_BYTES // 2  # of 16-bit elements
     parts = 1  # matrices whose sum is an operand
 
     def complaints(self) -> Iterator[str]:
-        if self.tile_m not in (64, 128):
-            yield "tile_m must be 64 or 128, for one or two warpgroups"
+        if self.tile_m not in ((64, 128) if self.is_pingpong else TILE_ROWS):
+            yield "tile_m must be 64 or 128, or 192 or 256 if warpgroups share a tile"
         if self.tile_n % 8 or not 8 <= self.tile_n <= 256:
             yield "tile_n must be a multiple of 8 up to 256"
         if self.stages < 2:
             yield "two stages do not fit in shared memory"
-        if self.is_paired and self.tile_n % 16:
-            yield "a pair of blocks fetches multiples of 8 columns each"
+        if self.is_paired and max(self.tile_m, self.tile_n) % 16:
+            yield "a pair of blocks fetches multiples of 8 rows or columns each"
 
     def takes(self, dtype: str) -> bool:
         """Floats of 16 and 8 bits take every config; others only plain ones of whole panels."""
         is_plain = not (self.is_pingpong or self.is_turned or self.is_paired)
-        return dtype in (*HALVES, *FLOAT8) or (is_plain and self.tile_n % BLOCK_COLS == 0)
+        is_plain = is_plain and self.tile_m <= 128 and self.tile_n % BLOCK_COLS == 0
+        return dtype in (*HALVES, *FLOAT8) or is_plain
 
     @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
-        return 2 if self.is_pingpong else self.tile_m // WARPGROUP_ROWS
+        return 2 if self.is_pingpong else self.tile_m // WARPGROUP_ROWS // self.strips
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        if not self.is_paired:
+            return 1, 1
+        return (1, 2) if self.tile_m > self.tile_n else (2, 1)
 
     @property
     def cluster(self) -> int:
@@ -273,7 +282,14 @@ class WgmmaConfig(BaseConfig):
     @property
     def strips(self) -> int:
         """Strips of 64 rows that a warpgroup has of a tile."""
-        return self.tile_m // WARPGROUP_ROWS if self.is_pingpong else 1
+        if self.is_pingpong:
+            return self.tile_m // WARPGROUP_ROWS
+        return 2 if self.tile_m == 256 else 1
+
+    @property
+    def piece_step(self) -> int:
+        """Rows from a strip of a warpgroup to its next one: it skips those of the others."""
+        return WARPGROUP_ROWS * (1 if self.is_pingpong else self.consumers)
 
     @property
     def warp_m(self) -> int:
@@ -287,7 +303,7 @@ class WgmmaConfig(BaseConfig):
     @property
     def gives_registers(self) -> bool:
         """True if the producer is a warpgroup, which can leave registers, and not a warp."""
-        return self.is_pingpong
+        return self.is_pingpong or self.tile_m > 128
 
     @property
     def threads(self) -> int:
@@ -301,14 +317,23 @@ class WgmmaConfig(BaseConfig):
         return self.parts * (self.tile_m + columns) * ROW_BYTES
 
     @property
+    def stage_smem_bytes(self) -> int:
+        """Bytes of a stage that are written, and that are read: all of b for every 64 rows of a."""
+        strips = self.tile_m // WARPGROUP_ROWS
+        rows = self.tile_m + self.tile_n + strips * (WARPGROUP_ROWS + self.tile_n)
+        return self.parts * rows * ROW_BYTES
+
+    @property
     def shared_registers(self) -> tuple[int, int]:
         """Registers of a producer's and of a consumer's thread; 0 if they exchange none."""
-        return (24, 240) if self.is_pingpong else (0, 0)
+        if not self.gives_registers:
+            return 0, 0
+        return (24, 240) if self.consumers == 2 else (32, 160)
 
     @property
     def launch_registers(self) -> int:
         producer, consumer = self.shared_registers
-        return (producer + 2 * consumer) // 3
+        return (producer + self.consumers * consumer) // (self.consumers + 1)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The elements of a matrix, counted row by row, by threads that have one each."""
+"""Elements of the result: which one a thread has, counted row by row, and how one is stored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.groups import make_find_block
+from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 MOST_ELEMENTS = 2**31 - 2**12  # that are counted in 32 bits, with those of the last block
@@ -47,3 +48,51 @@ def make_find_element(block_elements: int) -> Callable[..., Any]:
         return matrix, row + below, place - int64(below) * n
 
     return find_element
+
+
+def make_put_element(
+    dtype: str, out_dtype: str, epilogue: Any = None, is_scaled: bool = False
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Device functions that store elements of a matrix of the result, one by one.
+
+    begin(matrix, alpha, beta, c, out, extra) returns what is the same for all elements: `at`.
+    put(sums, at, row, col) stores alpha * sums + beta * c, finished by the epilogue and rounded.
+    sums is a tuple of one number; for an epilogue that takes pairs, of two neighbours in a row,
+    from an even column on.
+
+    Args:
+        dtype: dtype of the sums, alpha and beta.
+        out_dtype: dtype of c and out.
+        epilogue: None, or a `Fusion`.
+        is_scaled: True if alpha is in the sums.
+    """
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.inner import make_plus
+    from dxgemm.handwritten.parts.intrinsics import scaled
+    from dxgemm.handwritten.parts.operands import HALVES
+    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
+
+    stored, taken = stored_type(out_dtype), columns_for_one(epilogue)
+    narrow, rounds = NARROW.get(out_dtype, stored), out_dtype in HALVES
+    finished = "float32" if out_dtype in NARROW else out_dtype
+    plus_c = make_plus_c(dtype, out_dtype, taken, plus=make_plus(epilogue, dtype))
+    finish = make_finish(epilogue, dtype, finished, taken, rounds)
+
+    @device
+    def begin(matrix, alpha, beta, c, out, extra):
+        origin = Origin(matrix, matrix * c.batch, matrix * out.batch)
+        return origin, Result(alpha, beta, c, out, 0, 0, 0, extra)
+
+    @device
+    def put(sums, at, row, col):
+        origin, result = at
+        c, out = result.c, result.out
+        values = sums if is_scaled else scaled(result.alpha, sums)
+        place = origin.c + row * c.row + col * c.col
+        values = plus_c(values, result.beta, c, place, c.col)
+        values = finish(values, origin.matrix, row, col, result.extra)
+        place = origin.out + row * out.row + col // taken * out.col
+        view_as(stored, out.data)[place] = narrow(values[0])
+
+    return begin, put

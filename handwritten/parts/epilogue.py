@@ -218,6 +218,7 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
     def read_once(lane, rows, cols, matrix, top, left, extra):
         upper: int32 = top + min(lane // 4, rows - 1)
         lower: int32 = top + min(lane // 4 + 8, rows - 1)
+        first: int32 = left + min(0, cols - 2)  # the whole tile may be outside
         columns = ()
         for i in static_range(count):
             pairs = ()
@@ -230,8 +231,8 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
                     pairs = pairs + ((carriers[i](pair[0]), carriers[i](pair[1])),)
             columns = columns + (pairs,)
         return (
-            read(matrix, upper, left, extra),
-            read(matrix, lower, left, extra),
+            read(matrix, upper, first, extra),
+            read(matrix, lower, first, extra),
             columns,
         )
 

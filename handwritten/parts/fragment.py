@@ -89,12 +89,14 @@ def make_warp_corner(config: Any, rows_are_split: bool = False) -> Callable[...,
     from dxgemm.handwritten.parts.unroll import unroll
 
     warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
-    has_turns = getattr(config, "is_pingpong", False)
+    # Warpgroups of `wgmma` that have several strips, or whole tiles, begin in the first ones.
+    has_strips = getattr(config, "strips", 1) > 1 or getattr(config, "is_pingpong", False)
+    strip_warps = config.piece_step // 16
 
     def corner(thread):
         warp: int32 = thread // 32
-        if has_turns:  # each warpgroup has whole tiles
-            return int32(warp % 4 * 16), int32(0)
+        if has_strips:
+            return int32(warp % strip_warps * 16), int32(0)
         if rows_are_split:
             return int32(warp // 2 * 32 + warp % 2 * 8), int32(0)
         return int32(warp // warps_n * warp_m), int32(warp % warps_n * warp_n)

@@ -30,53 +30,43 @@ from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
+from dxgemm.handwritten.parts.intrinsics import (
+    inline_ptx,
+    instruction,
+    literal,
+    statement,
+    unpack,
+)
 from dxgemm.handwritten.parts.widening import float8_bits
 
-_int32, _int64, _float, _void = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+_int32, _int64, _float = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the instruction
-
-
-def _statement(text: str, constraints: str, *kinds: Any) -> Any:
-    """An intrinsic without a result, with one argument per kind (at most two)."""
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, text, f"{constraints},{_MEMORY}".lstrip(","), list(args))
-        return context.get_dummy_value()
-
-    result = signature(types.void, *kinds)
-    typings = (
-        lambda typing_context: (result, generate),
-        lambda typing_context, first: (result, generate),
-        lambda typing_context, first, second: (result, generate),
-    )
-    return intrinsic(typings[len(kinds)])
 
 
 # init_barrier(barrier, arrivals): each phase of the barrier completes after `arrivals` arrivals and
 # after all bytes expected in the phase.
-init_barrier = _statement(
+init_barrier = instruction(
     "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
 )
 # publish_barriers(): makes barriers just initialised visible to TMA.
-publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
+publish_barriers = instruction("fence.mbarrier_init.release.cluster;")
 # publish_shared(): makes this thread's writes to shared memory visible to wgmma and TMA.
-publish_shared = _statement("fence.proxy.async.shared::cta;", "")
+publish_shared = instruction("fence.proxy.async.shared::cta;")
 # sync_warpgroup(number): wait for the 128 threads that use this named barrier, 1 to 15.
-sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
+sync_warpgroup = instruction("barrier.sync $0, 128;", "r", types.int32)
 # meet_cluster(): wait for all threads of the cluster. It does not order memory accesses: with that,
 # each block would wait about a microsecond for its writes to reach L2.
-meet_cluster = _statement("barrier.cluster.arrive.relaxed; barrier.cluster.wait;", "")
+meet_cluster = instruction("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 # expect_bytes(barrier, count): arrive, and make the phase wait for `count` bytes from TMA.
-expect_bytes = _statement(
+expect_bytes = instruction(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
 )
-arrive = _statement("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
+arrive = instruction("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
 # arrive_at(barrier): arrive at a barrier of another block, given its address in the cluster.
-arrive_at = _statement("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
+arrive_at = instruction("mbarrier.arrive.shared::cluster.b64 _, [$0];", "r", types.int32)
 # wait_barrier(barrier, parity): wait until the phase of this parity (0, 1, 0, ...) is complete. For
 # a fresh barrier the phase before the first one, of parity 1, counts as complete.
-wait_barrier = _statement(
+wait_barrier = instruction(
     "{ .reg .pred complete; WAIT: mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1; "
     "@complete bra DONE; bra WAIT; DONE: }",
     "r,r",
@@ -85,7 +75,7 @@ wait_barrier = _statement(
 )
 
 # TMA reads the map for a copy: prefetching it saves that latency once.
-prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
+prefetch_tensor_map = instruction("prefetch.tensormap [$0];", "l", types.int64)
 
 
 @intrinsic
@@ -110,31 +100,21 @@ def write_tensor_map(typing_context, target, source):
         f"ld.v2.b64 {{low, high}}, [$1+{at}]; st.global.v2.b64 [$0+{at}], {{low, high}};"
         for at in range(0, 128, 16)
     )
-
-    def generate(context, builder, sig, args):
-        text = f"{{ .reg .b64 low, high; {moves} }}"
-        inline_ptx(builder, _void, text, f"l,l,{_MEMORY}", list(args))
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, types.int64), generate
+    copy = statement(f"{{ .reg .b64 low, high; {moves} }}", "l,l", 0, 1)
+    return signature(types.void, types.int64, types.int64), copy
 
 
 @intrinsic
 def limit_tensor_map(typing_context, target, index, size):
     """Set the size of a tensor map in global memory to `size` elements along one dimension."""
     field = f"tensormap.replace.tile.global_dim.global.b1024.b32 [$0], {literal(index)}, $1;"
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, field, f"l,r,{_MEMORY}", [args[0], args[2]])
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, index, types.int32), generate
+    return signature(types.void, types.int64, index, types.int32), statement(field, "l,r", 0, 2)
 
 
 # publish_tensor_maps(): makes tensor maps that this thread wrote to global memory visible to TMA,
 # after an acquire_tensor_map().
-publish_tensor_maps = _statement("fence.proxy.tensormap::generic.release.gpu;", "")
-acquire_tensor_map = _statement(
+publish_tensor_maps = instruction("fence.proxy.tensormap::generic.release.gpu;")
+acquire_tensor_map = instruction(
     "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", types.int64
 )
 
@@ -149,14 +129,8 @@ def _copy_box(coordinates: Any, blocks: int) -> Any:
         f"cp.async.bulk.tensor.{count}d.shared::cluster.global.mbarrier::complete_tx::bytes{form} "
         f"[$0], [$1, {{{names}}}], [$2]{mask}; }}"
     )
-
-    def generate(context, builder, sig, args):
-        arguments = [*args[:3], *unpack(builder, args[3], count)]
-        inline_ptx(builder, _void, text, "r,l,r" + ",r" * count + f",{_MEMORY}", arguments)
-        return context.get_dummy_value()
-
     arguments = types.int32, types.int64, types.int32, types.UniTuple(types.int32, count)
-    return arguments, generate
+    return arguments, statement(text, "r,l,r" + ",r" * count, *range(4))
 
 
 @intrinsic
@@ -182,9 +156,9 @@ def multicast_box(typing_context, target, source, barrier, coordinates, blocks):
 
 
 # begin_wgmma(): needed before the first wgmma, and after ordinary instructions wrote its registers.
-begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
+begin_wgmma = instruction("wgmma.fence.sync.aligned;")
 # commit_wgmma(): makes the wgmmas since the last commit a group; groups complete in order.
-commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
+commit_wgmma = instruction("wgmma.commit_group.sync.aligned;")
 
 
 def _register(registers: Any) -> tuple[str, Any]:
@@ -275,13 +249,7 @@ def store_columns(typing_context, address, offset, values):
         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
         f"[$0+{literal(offset)}], {{$1, $2, $3, $4}};"
     )
-
-    def generate(context, builder, sig, args):
-        words = unpack(builder, args[2], 4)
-        inline_ptx(builder, _void, text, f"r,r,r,r,r,{_MEMORY}", [args[0], *words])
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int32, offset, values), generate
+    return signature(types.void, types.int32, offset, values), statement(text, "r,r,r,r,r", 0, 2)
 
 
 @intrinsic
@@ -346,13 +314,8 @@ def descriptor_halves(
 @intrinsic
 def wait_wgmma(typing_context, pending):
     """Wait until at most `pending` groups of wgmmas are incomplete."""
-    count = literal(pending)
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, f"wgmma.wait_group.sync.aligned {count};", _MEMORY, [])
-        return context.get_dummy_value()
-
-    return signature(types.void, pending), generate
+    text = f"wgmma.wait_group.sync.aligned {literal(pending)};"
+    return signature(types.void, pending), statement(text)
 
 
 @intrinsic
@@ -386,12 +349,7 @@ def limit_registers(typing_context, action, count):
     action is "dec" or "inc"; "inc" waits until other warpgroups of the block have freed enough.
     """
     text = f"setmaxnreg.{literal(action)}.sync.aligned.u32 {literal(count)};"
-
-    def generate(context, builder, sig, args):
-        inline_ptx(builder, _void, text, _MEMORY, [])
-        return context.get_dummy_value()
-
-    return signature(types.void, action, count), generate
+    return signature(types.void, action, count), statement(text)
 
 
 @intrinsic
@@ -438,7 +396,7 @@ def pack_quad(typing_context, kind, first, second, third, fourth):
 
 
 # store_byte(address, word): store the lowest byte to global memory.
-store_byte = _statement("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
+store_byte = instruction("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
 
 
 @intrinsic

@@ -45,8 +45,8 @@ if _config.ENABLE_CUDASIM:
     cuda: Any = _RunningKernel()
     below_2_31 = simulated_integers.below_2_31
     commit_copies = simulated_memory.commit_copies
-    copy_async = simulated_memory.copy_async
-    copy_async_part = simulated_memory.copy_async_part
+    copy_async = copy_async_cached = simulated_memory.copy_async
+    copy_async_part = copy_async_part_cached = simulated_memory.copy_async_part
     global_address = simulated_memory.global_address
     load_global = simulated_memory.load_global
     load_shared = simulated_memory.load_shared
@@ -194,6 +194,34 @@ else:
 
     def unpack(builder: Any, aggregate: Any, count: int) -> list[Any]:
         return [builder.extract_value(aggregate, i) for i in range(count)]
+
+    def statement(text: str, constraints: str = "", *places: int) -> Any:
+        """Generator of a PTX statement of the arguments at these places, or tuples' registers.
+
+        No access to memory moves across it.
+        """
+        clobbering = f"{constraints},~{{memory}}".lstrip(",")
+
+        def generate(context, builder, sig, args):
+            operands = []
+            for place in places:
+                kind, value = sig.args[place], args[place]
+                is_tuple = isinstance(kind, types.UniTuple)
+                operands += unpack(builder, value, kind.count) if is_tuple else [value]
+            inline_ptx(builder, _void, text, clobbering, operands)
+            return context.get_dummy_value()
+
+        return generate
+
+    def instruction(text: str, constraints: str = "", *kinds: Any) -> Any:
+        """An intrinsic without a result, with one argument per kind (at most two)."""
+        result = signature(types.void, *kinds), statement(text, constraints, *range(len(kinds)))
+        typings = (
+            lambda typing_context: result,
+            lambda typing_context, first: result,
+            lambda typing_context, first, second: result,
+        )
+        return intrinsic(typings[len(kinds)])
 
     def _element(kind: Any) -> Any:
         """Type of a number, or of the registers of a tuple."""
@@ -494,12 +522,8 @@ else:
     @intrinsic
     def add_global(typing_context, pointer, value):
         """Add atomically to an int32 in global memory."""
-
-        def generate(context, builder, sig, args):
-            inline_ptx(builder, _void, "red.global.add.s32 [$0], $1;", "l,r,~{memory}", args)
-            return context.get_dummy_value()
-
-        return signature(types.void, types.CPointer(types.int32), types.int32), generate
+        add = statement("red.global.add.s32 [$0], $1;", "l,r", 0, 1)
+        return signature(types.void, types.CPointer(types.int32), types.int32), add
 
     @intrinsic
     def shared_address(typing_context, array):
@@ -558,20 +582,12 @@ else:
         def store(typing_context, address, offset, values):
             count, start = values.count, literal(offset)
             ptx_type, constraint = _PTX_TYPES[values.dtype]
-            vector = f".v{count}" if count > 1 else ""
-
-            def generate(context, builder, sig, args):
-                names = ", ".join(f"${i + 1}" for i in range(count))
-                inline_ptx(
-                    builder,
-                    _void,
-                    f"st.{space}{vector}.{ptx_type} [$0+{start}], {{{names}}};",
-                    ",".join([address_constraint] + [constraint] * count) + ",~{memory}",
-                    [args[0], *unpack(builder, args[2], count)],
-                )
-                return context.get_dummy_value()
-
-            return signature(types.void, address, offset, values), generate
+            vector, names = f".v{count}" if count > 1 else "", (f"${i + 1}" for i in range(count))
+            text = f"st.{space}{vector}.{ptx_type} [$0+{start}], {{{', '.join(names)}}};"
+            constraints = ",".join([address_constraint] + [constraint] * count)
+            return signature(types.void, address, offset, values), statement(
+                text, constraints, 0, 2
+            )
 
         return store
 
@@ -599,50 +615,36 @@ else:
         result = types.UniTuple(element, number * vectors)
         return signature(result, scalar, width, address, offset, step, count), generate
 
-    @intrinsic
-    def copy_async(typing_context, size, target, target_offset, source):
-        """Start copying `size` bytes (4, 8 or 16) from global to shared memory.
+    def _make_copies(is_cached: bool) -> tuple[Any, Any]:
+        def text_of(size: Any, offset: Any) -> str:
+            cache = "ca" if is_cached or literal(size) < 16 else "cg"
+            target = f"[$0+{literal(offset)}]"
+            return f"cp.async.{cache}.shared.global {target}, [$1], {literal(size)}"
 
-        Copies of 16 bytes bypass L1, which would only duplicate the contents of shared memory.
-        """
-        count, start = literal(size), literal(target_offset)
-
-        def generate(context, builder, sig, args):
-            text = f"cp.async.{'cg' if count == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
-            inline_ptx(builder, _void, f"{text}{count};", "r,l,~{memory}", [args[1], args[3]])
-            return context.get_dummy_value()
-
-        return signature(types.void, size, types.int32, target_offset, types.int64), generate
-
-    @intrinsic
-    def copy_async_part(typing_context, size, target, target_offset, source, count):
-        """`copy_async` of `count` bytes (0 to `size`); the rest of `size` is zero-filled.
-
-        With a count of 0 nothing is read. With a count in between, the bytes after `count` are not
-        used, but the access still covers `size` bytes: compute-sanitizer requires all of them to be
-        inside the operand.
-        """
-        full, start = literal(size), literal(target_offset)
-
-        def generate(context, builder, sig, args):
-            text = f"cp.async.{'cg' if full == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
-            operands = [args[1], args[3], args[4]]
-            inline_ptx(builder, _void, f"{text}{full}, $2;", "r,l,r,~{memory}", operands)
-            return context.get_dummy_value()
-
-        result = signature(types.void, size, types.int32, target_offset, types.int64, types.int32)
-        return result, generate
-
-    def _make_statement(text: str) -> Any:
         @intrinsic
-        def statement(typing_context):
-            def generate(context, builder, sig, args):
-                inline_ptx(builder, _void, text, "~{memory}", [])
-                return context.get_dummy_value()
+        def copy(typing_context, size, target, target_offset, source):
+            text = f"{text_of(size, target_offset)};"
+            result = signature(types.void, size, types.int32, target_offset, types.int64)
+            return result, statement(text, "r,l", 1, 3)
 
-            return signature(types.void), generate
+        @intrinsic
+        def copy_part(typing_context, size, target, target_offset, source, count):
+            text, address = f"{text_of(size, target_offset)}, $2;", (types.int32, target_offset)
+            result = signature(types.void, size, *address, types.int64, types.int32)
+            return result, statement(text, "r,l,r", 1, 3, 4)
 
-        return statement
+        return copy, copy_part
+
+    # copy_async(size, target, target_offset, source) starts copying `size` bytes (4, 8 or 16) from
+    # global to shared memory. Copies of 16 bytes bypass L1, which would only duplicate the contents
+    # of shared memory. copy_async_part(..., count) copies `count` bytes (0 to `size`); the rest of
+    # `size` is zero-filled. With a count of 0 nothing is read. With a count in between, the bytes
+    # after `count` are not used, but the access still covers `size` bytes: compute-sanitizer
+    # requires all of them to be inside the operand.
+    copy_async, copy_async_part = _make_copies(is_cached=False)
+    # The same through L1, for what several blocks of an SM read: a matrix that is the same for a
+    # whole batch is in a few slices of L2, where a thousand blocks would wait for each other.
+    copy_async_cached, copy_async_part_cached = _make_copies(is_cached=True)
 
     @intrinsic
     def prefetch_line(typing_context, address):
@@ -657,24 +659,19 @@ else:
         return signature(types.void, types.int64), generate
 
     # commit_copies() makes the copies since the last commit a group; groups complete in order.
-    commit_copies = _make_statement("cp.async.commit_group;")
+    commit_copies = instruction("cp.async.commit_group;")
 
     @intrinsic
     def wait_copies(typing_context, pending):
         """Wait until at most `pending` of this thread's groups of copies are incomplete."""
-        count = literal(pending)
-
-        def generate(context, builder, sig, args):
-            inline_ptx(builder, _void, f"cp.async.wait_group {count};", "~{memory}", [])
-            return context.get_dummy_value()
-
-        return signature(types.void, pending), generate
+        text = f"cp.async.wait_group {literal(pending)};"
+        return signature(types.void, pending), statement(text)
 
     # A barrier for all threads of a thread-block cluster that also orders their memory accesses.
-    cluster_sync = _make_statement("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
+    cluster_sync = instruction("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
     # Its two halves, for warps that may have diverged: work between them overlaps the wait.
-    cluster_arrive = _make_statement("barrier.cluster.arrive.release;")
-    cluster_wait = _make_statement("barrier.cluster.wait.acquire;")
+    cluster_arrive = instruction("barrier.cluster.arrive.release;")
+    cluster_wait = instruction("barrier.cluster.wait.acquire;")
 
     @intrinsic
     def cluster_address(typing_context, address, rank):

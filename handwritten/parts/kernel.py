@@ -66,6 +66,11 @@ class BaseConfig:
         return 1
 
     @property
+    def pair(self) -> tuple[int, int]:
+        """Tiles of a cluster along m and along n."""
+        return 1, 1
+
+    @property
     def launch_registers(self) -> int:
         """Registers per thread at launch, which warpgroups redistribute; 0 if they do not."""
         return 0
@@ -174,6 +179,7 @@ class Kernel:
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
+        takes_k_ranges: True if the kernel skips the zeros of triangular operands: see `k_ranges`.
         takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
         commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
         order_of_sums: name shared by kernels that add the products of an element in the same order
@@ -210,6 +216,7 @@ class Kernel:
     widens: bool = False
     takes_inner: bool = False
     takes_triangles: bool = False
+    takes_k_ranges: bool = False
     takes_masks: bool = False
     commutes: Callable[[Any], bool] = always
     order_of_sums: str = ""

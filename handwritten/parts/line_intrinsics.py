@@ -13,7 +13,7 @@ from numba.cuda.cgutils import pack_array
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
+from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, statement, unpack
 
 _WORDS = 4  # of a chunk
 _int32 = ir.IntType(32)
@@ -61,15 +61,9 @@ def copy_async_if(typing_context, size, is_cached, target, offset, source, count
         "{ .reg .pred wanted; setp.ne.s32 wanted, $3, 0; @wanted "
         f"cp.async.{way}.shared.global [$0+{literal(offset)}], [$1], {literal(size)}, $2; }}"
     )
-
-    def generate(context, builder, sig, args):
-        operands = [args[2], *args[4:]]
-        inline_ptx(builder, ir.VoidType(), text, "r,l,r,r,~{memory}", operands)
-        return context.get_dummy_value()
-
     address = types.int32, offset, types.int64
     result = signature(types.void, size, is_cached, *address, types.int32, types.int32)
-    return result, generate
+    return result, statement(text, "r,l,r,r", 2, 4, 5, 6)
 
 
 @intrinsic
@@ -79,13 +73,8 @@ def store_chunk_if(typing_context, target, offset, words, is_wanted):
         "{ .reg .pred wanted; setp.ne.s32 wanted, $5, 0; "
         f"@wanted st.shared.v4.b32 [$0+{literal(offset)}], {{$1, $2, $3, $4}}; }}"
     )
-
-    def generate(context, builder, sig, args):
-        operands = [args[0], *unpack(builder, args[2], _WORDS), args[3]]
-        inline_ptx(builder, ir.VoidType(), text, "r,r,r,r,r,r,~{memory}", operands)
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int32, offset, words, types.int32), generate
+    result = signature(types.void, types.int32, offset, words, types.int32)
+    return result, statement(text, "r,r,r,r,r,r", 0, 2, 3)
 
 
 @intrinsic
@@ -95,13 +84,8 @@ def store_word_if(typing_context, address, offset, word, is_wanted):
         "{ .reg .pred wanted; setp.ne.s32 wanted, $2, 0; "
         f"@wanted st.global.b32 [$0+{literal(offset)}], $1; }}"
     )
-
-    def generate(context, builder, sig, args):
-        operands = [args[0], args[2], args[3]]
-        inline_ptx(builder, ir.VoidType(), text, "l,r,r,~{memory}", operands)
-        return context.get_dummy_value()
-
-    return signature(types.void, types.int64, offset, types.int32, types.int32), generate
+    result = signature(types.void, types.int64, offset, types.int32, types.int32)
+    return result, statement(text, "l,r,r", 0, 2, 3)
 
 
 @intrinsic

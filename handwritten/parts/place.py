@@ -79,6 +79,7 @@ def make_place(
     shared: str = "",
     table: int = 0,
     is_even: bool = False,
+    ranges: str = "",
 ) -> Place:
     """Tiles of a batch, of a group, or of a slice of k.
 
@@ -94,6 +95,7 @@ def make_place(
             parameter is `table`. m is the number of problems for "each", and a block has a tile.
         is_even: True if the numbers of stages that blocks of a cluster have differ by 1 at most;
             else all but the last ones have equally many.
+        ranges: see `k_ranges`; "" for slices of k.
     """
     from numba import int32
 
@@ -101,10 +103,11 @@ def make_place(
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
-    split_k, pair = config.split_k, config.cluster // config.split_k
-    tile_m, tile_n = config.tile_m * pair, config.tile_n
+    split_k, (pair_m, pair_n) = config.split_k, config.pair
+    tile_m, tile_n = config.tile_m * pair_m, config.tile_n * pair_n
+    shares_k = (is_sliced or split_k > 1) and not ranges  # else `find` does that for each tile
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
-    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored, ranges)
     share = make_share()
 
     def begin(a, b, m, n, k, batch, extra):
@@ -126,7 +129,7 @@ def make_place(
             tiles, rows = int32(batch), int32(m)
         block: int32 = cuda.blockIdx.x
         rank: int32 = block % split_k
-        if is_sliced or split_k > 1:
+        if shares_k:
             k_tiles: int32 = (k + tile_k - 1) // tile_k
             part, parts = rank, int32(split_k)
             if is_sliced:
@@ -150,7 +153,8 @@ def make_place(
             rank, numbers, rows,
         )  # fmt: skip
 
-    find = _make_find(config, locate, shared)
+    find = _make_find_in_range(config, tile_k, locate, ranges) if ranges else None
+    find = find or _make_find(config, locate, shared)
     return Place(device_function(unroll(begin)), find, leaves_notes=shared == "m")
 
 
@@ -169,13 +173,15 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
     from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
-    pair = config.cluster // split_k
+    pair_m, pair_n = config.pair
     first_field, find_problem = FIELDS.index("first"), make_find_problem()
 
     def find(work, index):
         matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
-        if pair > 1:  # blocks of a cluster have tiles side by side
-            row = row + cuda.blockIdx.x % pair * tile_m
+        if pair_m > 1:  # blocks of a cluster have tiles side by side
+            row = row + cuda.blockIdx.x % pair_m * tile_m
+        if pair_n > 1:
+            col = col + cuda.blockIdx.x % pair_n * tile_n
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated
@@ -214,6 +220,45 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
         return Tile(int32(problem), int32(1), int32(1), row, col, m, int32(0), int32(k))
 
     find = {"": find, "m": find_in_rows, "k": find_in_k, "each": find_each}[shared]
+    return device_function(unroll(find))
+
+
+def _make_find_in_range(
+    config: Any, tile_k: int, locate: Callable[..., Any], ranges: str
+) -> Callable[..., Tile]:
+    """The device function find of `make_place` for triangular operands.
+
+    Blocks of a cluster share the k of a tile. A pair of blocks has the range of both tiles.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.k_ranges import make_k_range, make_to_and_fro
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    tile_m, split_k, cluster = config.tile_m, config.split_k, config.cluster
+    pair = cluster // split_k
+    k_range = make_k_range(ranges, tile_m * pair, config.tile_n, tile_k)
+    to_and_fro = make_to_and_fro(cluster)
+
+    def find(work, index):
+        number = to_and_fro(int32(index // split_k), work.tiles)
+        matrix, row, col = locate(number, work.tiles_m, work.tiles_n)
+        first, end = k_range(row, col, int32((work.end_k + tile_k - 1) // tile_k))
+        if split_k > 1:
+            rank: int32 = work.rank
+            stages: int32 = end - first
+            end = int32(first + stages * (rank + 1) // split_k)
+            first = int32(first + stages * rank // split_k)
+        if pair > 1:
+            row = row + cuda.blockIdx.x % pair * tile_m
+        a_matrix: int32 = matrix if work.a_batch != 0 else 0
+        b_matrix: int32 = matrix if work.b_batch != 0 else 0
+        return Tile(
+            matrix, a_matrix, b_matrix, row, col, work.end_row, int32(first * tile_k),
+            min(work.end_k, int32(end * tile_k)),
+        )  # fmt: skip
+
     return device_function(unroll(find))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.block_scales import BLOCK_K, BlockScales
-from dxgemm.handwritten.parts.wgmma_mainloop import make_free
+from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free
 from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,
     STEPS,
@@ -64,14 +64,14 @@ def make_promote(items: int, scales: BlockScales | None) -> Callable[..., Any]:
     return device_function(unroll(promote))
 
 
-def make_multiply(config: Any, kind: str, scales: BlockScales | None = None) -> Callable[..., Any]:
+def make_multiply(config: Any, dtype: str, scales: BlockScales | None = None) -> Callable[..., Any]:
     """`wgmma_mainloop.make_multiply` for K-major bytes, which promotes the sums of each stage.
 
     With scales it also takes the tile and the `Result`.
 
     Args:
         config: a `WgmmaConfig` whose warpgroups share each tile.
-        kind: kind of wgmma of float8.
+        dtype: dtype of a and b, of float8.
         scales: readers of the scales of blocks; None without any.
     """
     from numba import float32, int32
@@ -80,7 +80,8 @@ def make_multiply(config: Any, kind: str, scales: BlockScales | None = None) -> 
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    items, is_paired, is_scaled = config.tile_n // 2, config.is_paired, scales is not None
+    kind, is_paired, is_scaled = KINDS[dtype], config.is_paired, scales is not None
+    items = config.tile_n // 2
     begin_scales, read_scales = (scales.begin, scales.read) if scales else (None, None)
     free, promote, after = make_free(config), make_promote(items, scales), make_after(config.stages)
     a_bytes, step_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // STEPS

@@ -53,6 +53,28 @@ def make_constants() -> Callable[..., Any]:
     return device_function(unroll(constants_of))
 
 
+def make_take(moduli: int, width: int) -> Callable[..., Any]:
+    """A device function: `width` residues by each modulus, from an element of a matrix on.
+
+    It takes the pointer to all residues, the index of the matrix, m and n, the row and the column.
+    """
+    from numba import int8
+
+    from dxgemm.handwritten.parts.intrinsics import load_vector
+    from dxgemm.handwritten.parts.unroll import device, static_range
+
+    @device
+    def take(residues, matrix, m, n, row, col):
+        pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        place = (matrix * moduli * m + row) * pitch + col
+        taken = ()
+        for i in static_range(moduli):
+            taken = taken + (load_vector(int8, width, residues, place + i * m * pitch),)
+        return taken
+
+    return take
+
+
 def make_store(config: Any, chunk_cols: int) -> Store:
     """The residues of a tile, of matrices that are products by all moduli in turn.
 

@@ -109,17 +109,55 @@ def make_load(
     return Load(device_function(unroll(fill)), (start_a, start_b), (put_a, put_b), behind)
 
 
+def make_span(
+    tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int = 1
+) -> Callable[..., Any]:
+    """A device function: the `Span` of a thread's copies, and the address of its first chunk.
+
+    It takes the shared memory of the first stage, the thread, the operand with x as its rows, the
+    index of the matrix, the tile's first x, the x and k of the operand, and the first k.
+
+    Args:
+        tile: of the operand, as in `make_load`.
+        extent: x of a tile.
+        tile_k: k from a tile to the next one of the thread.
+        parts: number of consecutive matrices whose sum is the operand.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    _, first_chunk, place, *_ = tile
+
+    def find_span(smem, thread, operand, matrix, x, x_count, k, first_k):
+        chunk_x, chunk_k = first_chunk(thread)
+        x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
+        first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
+        source = first + ((x + chunk_x) * x_step + (first_k + chunk_k) * k_step)
+        end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
+        first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
+        x_left: int32 = min(x_count - x, extent) - chunk_x
+        target: int32 = smem + place(chunk_x, chunk_k)
+        part_step = operand.batch * item_bytes
+        span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
+        return span, source
+
+    return device_function(unroll(find_span))
+
+
 def _make_copies(
     tile: Any, extent: int, tile_k: int, item_bytes: int, parts: int
 ) -> tuple[Any, ...]:
     """The device functions of one operand: begin, which returns its `Span` too, start and put."""
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     tile_bytes = extent * tile_k * item_bytes
-    is_async, first_chunk, place, start_chunks, load_chunks, put_chunks, *_ = tile
+    is_async, _, _, start_chunks, load_chunks, put_chunks, *_ = tile
+    find_span = make_span(tile, extent, tile_k, item_bytes, parts)
 
     def load(span, source, k_left):
         chunks = ()
@@ -134,16 +172,7 @@ def _make_copies(
     load = device_function(unroll(load))
 
     def begin(smem, thread, operand, matrix, x, x_count, k, tile):
-        chunk_x, chunk_k = first_chunk(thread)
-        x_step, k_step = operand.row * item_bytes, operand.col * item_bytes
-        first = global_address(operand.data) + parts * matrix * operand.batch * item_bytes
-        source = first + ((x + chunk_x) * x_step + (tile.first_k + chunk_k) * k_step)
-        end = first + ((x_count - 1) * max(x_step, 0) + (k - 1) * max(k_step, 0) + item_bytes)
-        first += (x_count - 1) * min(x_step, 0) + (k - 1) * min(k_step, 0)
-        x_left: int32 = min(x_count - x, extent) - chunk_x
-        target: int32 = smem + place(chunk_x, chunk_k)
-        part_step = operand.batch * item_bytes
-        span = Span(target, x_step, k_step, tile_k * k_step, part_step, x_left, chunk_k, first, end)
+        span, source = find_span(smem, thread, operand, matrix, x, x_count, k, tile.first_k)
         return span, load(span, source, int32(tile.end_k - tile.first_k))
 
     def start(span, copies, stage, k_left):

@@ -33,8 +33,8 @@ def make_store(
     """
     from numba import cuda, float32, int32
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
         cluster_arrive,
@@ -42,25 +42,20 @@ def make_store(
         device_function,
         load_shared,
         low_word,
-        scaled,
         store_cluster,
     )
-    from dxgemm.handwritten.parts.operands import HALVES
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.widening import NARROW, make_put_element
 
     x_tile, tile_row, few = TILE, SUMS_ROW, config.few
     threads, split_k = config.threads, config.split_k
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
     rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
-    result = "float32" if out_dtype in NARROW else out_dtype
     # Columns of the product per column of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
     share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
-    finish = make_finish(epilogue, acc_dtype, result, taken, rounds=out_dtype in HALVES)
-    plus_c, put = make_plus_c(acc_dtype, out_dtype, taken), make_put_element(out_dtype)
+    begin, put = make_put_element(acc_dtype, out_dtype, epilogue)
 
     def locate(number, is_along_x):
         """y and x of a piece; pieces are numbered along the contiguous direction of the result."""
@@ -122,6 +117,7 @@ def make_store(
             is_along_x = abs(out.col) <= abs(out.row)
         if split_k > 1:
             hand_out(smem, buffer, rank, thread, int32(y_count - y_first), is_along_x)
+        at = begin(matrix, alpha, beta, c, out, extra)
         for place in range(thread, share, threads):
             y, x = locate(int32(rank * share + place), is_along_x)
             if x_first + x < x_count and y_first + y < y_count:
@@ -135,10 +131,7 @@ def make_store(
                     sums = add_up(buffer, int32(place))
                 else:
                     sums = read_piece(smem, y, x)
-                index = matrix * c.batch + row * c.row + col * c.col
-                values = plus_c(scaled(alpha, sums), beta, c, index, c.col)
-                index = matrix * out.batch + row * out.row + col // taken * out.col
-                put(out.data, index, finish(values, matrix, row, col, extra)[0])
+                put(sums, at, row, col)
 
     return device_function(unroll(store_tile))
 

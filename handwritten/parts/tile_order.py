@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts import triangle
+from dxgemm.handwritten.parts import k_ranges, triangle
 
 
 def make_share() -> Callable[..., Any]:
@@ -27,7 +27,7 @@ def make_share() -> Callable[..., Any]:
 
 
 def make_tile_map(
-    tile_m: int, tile_n: int, swizzle_rows: int, stored: str
+    tile_m: int, tile_n: int, swizzle_rows: int, stored: str, ranges: str = ""
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Device functions: the place of a tile, and the number of tiles.
 
@@ -36,11 +36,14 @@ def make_tile_map(
 
     Args:
         stored: triangles of a symmetric result that are written; "" for another result.
+        ranges: see `k_ranges`.
     """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, divide, opaque
 
+    if ranges:
+        return _make_map_of_ranges(tile_m, tile_n, swizzle_rows, ranges)
     if stored:
         locate_lower, count_lower = triangle.make_tile_map(tile_m, tile_n, swizzle_rows)
 
@@ -68,3 +71,32 @@ def make_tile_map(
             return batch * tiles_m * tiles_n
 
     return device_function(locate), device_function(count)
+
+
+def _make_map_of_ranges(
+    tile_m: int, tile_n: int, swizzle_rows: int, ranges: str
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`make_tile_map` of triangular operands: the longest tiles of a matrix first."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    is_by_columns, is_rising = k_ranges.is_by_columns(ranges), k_ranges.is_rising(ranges)
+    tile = (tile_n, tile_m) if is_by_columns else (tile_m, tile_n)
+    locate_plain, count = make_tile_map(*tile, swizzle_rows, "")
+
+    def locate(index, tiles_m, tiles_n):
+        if is_by_columns:
+            tiles_m, tiles_n = tiles_n, tiles_m
+        if is_rising:
+            tiles: int32 = tiles_m * tiles_n
+            matrix = divide(int32(index), tiles)
+            last: int32 = matrix * tiles + (tiles - 1)
+            index = last - int32(index - matrix * tiles)
+        matrix, row, col = locate_plain(index, tiles_m, tiles_n)
+        if is_by_columns:
+            row, col = col, row
+        return matrix, row, col
+
+    return device_function(unroll(locate)), count

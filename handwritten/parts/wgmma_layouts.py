@@ -58,12 +58,14 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; its triangle; "sliced".
+    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; triangle; "sliced"; k_ranges.
 
     Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
-    sliced.
+    sliced, full operands.
     """
     lies = _innermost(problem)
+    if problem.k_ranges:
+        return *lies, problem.out_dtype, "", "", problem.k_ranges
     if problem.slices > 1:
         return *lies, problem.out_dtype, problem.triangle, "sliced"
     if problem.triangle:
@@ -73,7 +75,8 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
 
 def block_count(config: Any, problem: Any) -> int:
     """Tiles of the results, which the persistent blocks share."""
-    tile = config.tile_m * config.cluster, config.tile_n
+    pair_m, pair_n = config.pair
+    tile = config.tile_m * pair_m, config.tile_n * pair_n
     if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
         tile = tile[::-1]
     blocks: int = problem.batch * tiles_of(problem, *tile) * config.cluster
@@ -88,7 +91,8 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
     element = "tfloat32" if problem.dtype == "float32" else problem.dtype
     element = "int8" if ITEM_BYTES[problem.dtype] == 1 else element
     # The extent of a tile, and the number of blocks that share it: each fetches some of its rows.
-    extents = [(config.tile_m, 1), (config.tile_n, config.cluster)]
+    pair_m, pair_n = config.pair
+    extents = [(config.tile_m, pair_n), (config.tile_n, pair_m)]
     if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
         extents.reverse()
     maps = []

@@ -47,7 +47,7 @@ def make_free(config: Any) -> Callable[..., Any]:
     return device_function(unroll(free))
 
 
-def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
     """Make the device function of the consumers that computes the sums of a tile.
 
     It takes the addresses of the stages and their barriers, the thread, the tile's number of
@@ -56,10 +56,10 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
     Args:
         config: a `WgmmaConfig`.
-        kind: kind of wgmma; sums are int32 for integers, else float32.
+        dtype: dtype of a and b; sums are int32 for integers, else float32.
         a_across, b_across: True for MN-major operands.
     """
-    if kind == "tf32" and a_across:
+    if dtype == "float32" and a_across:
         return make_multiply_from_registers(config, b_across)
     from numba import float32, int32
 
@@ -67,12 +67,13 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    scalar, items = int32 if kind in INTEGERS else float32, config.tile_n // 2
+    kind, items = KINDS[dtype], config.tile_n // 2
+    scalar = int32 if kind in INTEGERS else float32
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
-    strip_bytes = WARPGROUP_ROWS * ROW_BYTES
-    group_bytes = 0 if is_pingpong else strip_bytes
+    group_bytes = 0 if is_pingpong else WARPGROUP_ROWS * ROW_BYTES
+    strip_bytes = config.piece_step * ROW_BYTES  # from a strip of a warpgroup to its next one
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16

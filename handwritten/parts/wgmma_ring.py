@@ -79,20 +79,6 @@ def make_skip(stages: int) -> Callable[..., Any]:
     return skip
 
 
-def make_corner() -> Callable[..., Any]:
-    """Make a device function: coordinates of a box of an operand for TMA."""
-    from numba import cuda, int32
-
-    @cuda.jit(device=True, forceinline=True)
-    def corner(is_across, along, depth, matrix):
-        """Coordinates of a box, innermost first."""
-        if is_across:
-            return int32(along), int32(depth), matrix
-        return int32(depth), int32(along), matrix
-
-    return corner
-
-
 def make_fetch_operand(
     extent: int, tile_k: int, is_across: bool, is_shared: bool = False
 ) -> Callable[..., Any]:
@@ -113,7 +99,6 @@ def make_fetch_operand(
     panel_bytes = tile_k * ROW_BYTES
     boxes = -(-extent // tile_k) if is_across else 1
     rows = (tile_k if is_across else extent) // (2 if is_shared else 1)
-    corner = make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -126,7 +111,9 @@ def make_fetch_operand(
             else:
                 along = along + first
         for box in static_range(boxes):
-            place = corner(is_across, along + box * tile_k, depth, matrix)
+            place = int32(depth), int32(along), matrix  # the innermost first
+            if is_across:
+                place = int32(along + box * tile_k), int32(depth), matrix
             target: int32 = smem + box * panel_bytes
             if is_shared:
                 multicast_box(target, tensor_map, barrier, place, 3)
@@ -159,15 +146,17 @@ def make_load(
     b_across: bool,
     names: tuple[str, ...] | None,
     parts: int = 1,
+    panels: int = 1,
 ) -> Load:
     """Make the load of boxes of a and b, by the kernel's tensor maps or those of a tile's group.
 
     Args:
-        config: a `WgmmaConfig`.
-        tile_k: k per stage.
+        config: a `WgmmaConfig`, or another with these numbers.
+        tile_k: k per panel.
         a_across, b_across: True for MN-major operands.
         names: parameters of the tensor maps; None for maps in a table, see `group_table`.
         parts: number of consecutive matrices whose sum is a matrix of a or b.
+        panels: tiles of a and of b in a stage, one behind the other along k.
     """
     from numba import int32
 
@@ -182,10 +171,13 @@ def make_load(
 
     by_table, (a_name, b_name) = names is None, names or ("", "")
     a_bytes = config.tile_m * ROW_BYTES
-    # All panels are complete, the last one too.
-    b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
-    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
-    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, config.is_paired)
+    # All boxes are as wide, the last one too.
+    width = min(tile_k, config.tile_n) if b_across else 1
+    b_bytes = -(-config.tile_n // width) * width * ROW_BYTES
+    b_start = parts * panels * a_bytes
+    pair_m, pair_n = config.pair
+    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across, pair_n > 1)
+    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, pair_m > 1)
 
     def begin():
         if by_table:
@@ -208,12 +200,14 @@ def make_load(
 
     def fetch(stage_smem, barrier, tile, depth, maps):
         for part in static_range(parts):
-            a_smem: int32 = stage_smem + part * a_bytes
-            b_smem: int32 = stage_smem + parts * a_bytes + part * b_bytes
             a_matrix: int32 = tile.a_matrix * parts + part
             b_matrix: int32 = tile.b_matrix * parts + part
-            fetch_a(a_smem, barrier, tile.row, depth, maps[0], a_matrix)
-            fetch_b(b_smem, barrier, tile.col, depth, maps[1], b_matrix)
+            for panel in static_range(panels):
+                a_smem: int32 = stage_smem + (part * panels + panel) * a_bytes
+                b_smem: int32 = b_start + stage_smem + (part * panels + panel) * b_bytes
+                at: int32 = depth + panel * tile_k
+                fetch_a(a_smem, barrier, tile.row, at, maps[0], a_matrix)
+                fetch_b(b_smem, barrier, tile.col, at, maps[1], b_matrix)
 
     begin, select, fetch = (device_function(unroll(f)) for f in (begin, select, fetch))
-    return Load(begin, select, fetch, parts * (a_bytes + b_bytes))
+    return Load(begin, select, fetch, parts * panels * (a_bytes + b_bytes))

@@ -249,17 +249,3 @@ def stored_type(dtype: str) -> Any:
     if dtype in HALVES:
         return np.uint16
     return np.uint8 if dtype == "bool" or dtype in FLOAT8_KINDS else np.dtype(dtype).type
-
-
-def make_put_element(out_dtype: str) -> Any:
-    """A device function: (pointer, index, value): store a value as an element of `out_dtype`."""
-    from dxgemm.handwritten.parts.unroll import device
-
-    stored = stored_type(out_dtype)
-    narrow = NARROW.get(out_dtype, stored)
-
-    @device
-    def put(pointer, index, value):
-        view_as(stored, pointer)[index] = narrow(value)
-
-    return put

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
         build,
         cache_info,
         clear_cache,
-        einsum,
         explain,
-        explain_einsum,
         explain_shape,
         explain_symmetric,
         gemm,
@@ -36,11 +34,11 @@ if TYPE_CHECKING:
         matmul,
         plan,
         plan_grouped,
-        tensordot,
     )
     from dxgemm.call.contraction_plan import Contraction
     from dxgemm.call.explanation import Explanation
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
+    from dxgemm.contractions import einsum, explain_einsum, tensordot
     from dxgemm.drop_in import patch
     from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
@@ -86,11 +84,14 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
     "PreparedOperand": "call.prepared_operand",
+    "einsum": "contractions",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
+    "explain_einsum": "contractions",
     "inner": "epilogues",
     "patch": "drop_in",
     "prepare": "call.prepared_operand",
+    "tensordot": "contractions",
     "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
 

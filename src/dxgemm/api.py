@@ -9,14 +9,12 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from dxgemm import compiler
-from dxgemm.call.contraction_plan import Contraction
-from dxgemm.call.einsum import einsum_call, tensordot_call
 from dxgemm.call.explain import explain_route
 from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
-from dxgemm.call.matmul import multiply
+from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.call.scales import with_scales
@@ -40,6 +38,7 @@ from dxgemm.problem.arguments import (
     Number,
     Precision,
     Triangle,
+    Triangular,
     check_flag,
     check_list,
     check_name,
@@ -68,6 +67,7 @@ def gemm(
     batch_invariant: bool = False,
     mask: Any = None,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
@@ -131,6 +131,11 @@ def gemm(
             It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
         conjugate: "a", "b" or "ab" to multiply the conjugates of these operands; they are not
             copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
+        triangular: triangles of a and of b: "lower", "upper", "unit lower", "unit upper", or None
+            for a full operand; such as ("lower", None). The product is that of `numpy.tril(a)` or
+            `numpy.triu(a)`: the other elements count as 0, and whatever is there, NaN included,
+            never shows. Of a "unit" operand the diagonal counts as ones, and is not used either.
+            Matrices need not be square. It excludes inner.
         scale_a, scale_b: scales of float8 operands, by which their elements count as multiplied.
             Numbers, which alpha is multiplied by; or float32 arrays where the operands are: of one
             element; (m,) or (m, 1) for rows of a, (n,) or (1, n) for columns of b; or, both of
@@ -162,6 +167,10 @@ def gemm(
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
+        A triangular operand is copied to a workspace, with zeros beside its diagonal. Kernels then
+        multiply the part of k that a tile needs: half of it, or of two triangles a third or a
+        sixth. Products with these zeros are skipped or not: where the other operand has NaN or
+        infinities, rows and columns that meet it as 0 * NaN may be NaN or not.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
@@ -172,7 +181,8 @@ def gemm(
             operands = a, b, c if out is None else out
             alpha, epilogue = with_scales(operands, alpha, beta, epilogue, inner, scales)
         options = (
-            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate, stream
+            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate,
+            triangular, stream,
         )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
     except DxgemmError as error:
@@ -243,7 +253,7 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
-        options = epilogue, inner, implementation, precision, False, None, "", stream
+        options = epilogue, inner, implementation, precision, False, None, "", None, stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -267,6 +277,7 @@ def matmul(
     precision: Precision | None = None,
     batch_invariant: bool = False,
     conjugate: Conjugate = "",
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
     stream: Any = None,
 ) -> Any:
     """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
@@ -281,8 +292,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, inner, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes
-            them.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, stream: as
+            `gemm` takes them. Vectors are not triangular.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -298,106 +309,15 @@ def matmul(
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
-        batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
+        batch_invariant=batch_invariant, conjugate=conjugate, triangular=triangular, stream=stream,
     )  # fmt: skip
     try:
+        if triangular is not None:
+            refuse_vectors(triangular, a, b)
         return multiply(multiply_matrices, a, b, out, epilogue, stream)
     except DxgemmError as error:
         error.name_call("matmul")
         raise
-
-
-def einsum(
-    subscripts: str,
-    *operands: Any,
-    out: Any = None,
-    alpha: Number = 1.0,
-    beta: Number = 0.0,
-    epilogue: Any = None,
-    implementation: Kernel | None = None,
-    precision: Precision | None = None,
-    batch_invariant: bool = False,
-) -> Any:
-    """out = alpha * einsum(subscripts, *operands) + beta * out, with subscripts as NumPy has them.
-
-    Args:
-        subscripts: labels of the dimensions of each operand and of the result, such as
-            "bij,bjk->bik", with "..." for dimensions that are broadcast. Without "->" the result
-            has the labels that occur once, in alphabetical order.
-        operands: arrays of one dtype that `gemm` takes, any strides. A label that one operand has
-            twice runs along its diagonal.
-        out: the array to write, of the result's shape; None to return a new one.
-        alpha, beta: as `gemm` takes them; beta scales out.
-        epilogue: as `gemm` takes it, without reductions or pairs, applied by the last product. Its
-            rows are the labels of the result that the first operand of that product has, its
-            columns those of the second, its batch those of both; `explain_einsum` shows them.
-        implementation, precision, batch_invariant: as `gemm` takes them, for each product.
-
-    Returns:
-        out, or an array in the library of the operands, for which strides are free: it may be a
-        view with its dimensions in another order in memory.
-
-    Raises:
-        ShapeError: the subscripts do not fit the operands; in NumPy's words.
-        DxgemmError: any error of `gemm`, before out is written.
-
-    Notes:
-        Two operands take one strided batched product, in place wherever their strides merge.
-        Where they do not, operands are copied, or the product is launched several times, whichever
-        is estimated to be quicker. Steps are planned once for each layout. Indices that one
-        operand alone has are summed by a product with ones. More than two operands are contracted
-        in the order that `numpy.einsum_path` finds. Sums of int8 are int32: they take one product.
-    """
-    try:
-        call = einsum_call(subscripts, operands, out, epilogue, beta)
-        return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
-    except DxgemmError as error:
-        error.name_call("einsum")
-        raise
-
-
-def tensordot(
-    a: Any,
-    b: Any,
-    axes: Any = 2,
-    *,
-    out: Any = None,
-    alpha: Number = 1.0,
-    beta: Number = 0.0,
-    epilogue: Any = None,
-    implementation: Kernel | None = None,
-    precision: Precision | None = None,
-    batch_invariant: bool = False,
-) -> Any:
-    """out = alpha * tensordot(a, b, axes) + beta * out, with the axes of `numpy.tensordot`.
-
-    Args:
-        a, b: arrays of one dtype that `gemm` takes, any strides.
-        axes: number of the last dimensions of a and the first of b that are summed; or the
-            dimensions of a and those of b, as two lists or two numbers.
-        out, alpha, beta, epilogue, implementation, precision, batch_invariant: as `einsum` takes
-            them. The rows of the epilogue are the dimensions left of a, the columns those of b.
-
-    Returns:
-        out, or a new array, as `einsum` does.
-
-    Raises:
-        DxgemmError: any error of `einsum`.
-    """
-    try:
-        call = tensordot_call(a, b, axes, out, epilogue, beta)
-        return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
-    except DxgemmError as error:
-        error.name_call("tensordot")
-        raise
-
-
-@named_in_errors("explain_einsum")
-def explain_einsum(
-    subscripts: str, *operands: Any, out: Any = None, epilogue: Any = None
-) -> Contraction:
-    """Explain the steps of `einsum` of the same arguments: its products and copies."""
-    return einsum_call(subscripts, operands, out, epilogue, 0.0).plan.contraction
 
 
 def _with_arguments_of(

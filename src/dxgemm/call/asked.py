@@ -25,6 +25,7 @@ class Asked(NamedTuple):
         triangle: triangles of a symmetric result that are written: "both", "lower" or "upper";
             "either" if a and b begin at the same address, so that the result may be symmetric.
         adds_transpose: True if the transposed product is added.
+        triangular: triangles of a and of b, as `gemm` takes them; None if both are full.
     """
 
     layouts: Mapping[str, Layout]
@@ -35,6 +36,7 @@ class Asked(NamedTuple):
     epilogue: BoundEpilogue | None = None
     triangle: str = ""
     adds_transpose: bool = False
+    triangular: tuple[str | None, str | None] | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:

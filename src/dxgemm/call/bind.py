@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,9 +23,11 @@ from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.lower.residue_products import lower_residues
+from dxgemm.lower.triangular import lower_clean_copies
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
 from dxgemm.problem.residue_form import ResidueForm
+from dxgemm.problem.triangular import CleanCopy
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
@@ -42,6 +45,7 @@ class Computation(NamedTuple):
         integers: problem whose product is one of bytes; None if it is the product.
         bytes: form in which integers are multiplied by bytes; None if they are not.
         kernel: implementation that is asked for, for that form or by the caller.
+        copies: copies of triangular operands, of which the product is.
     """
 
     product: Problem
@@ -51,6 +55,7 @@ class Computation(NamedTuple):
     integers: Problem | None = None
     bytes: Form | None = None
     kernel: Any = None
+    copies: tuple[CleanCopy, ...] = ()
 
     @property
     def asked(self) -> Problem:
@@ -78,6 +83,13 @@ class Decision(NamedTuple):
 
 def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     """Computation of a resolved call, or of a piece of it."""
+    computation, copies = _computation_of(resolved, problem), resolved.copies
+    if computation.asked.is_transposed != problem.is_transposed:
+        copies = tuple(copy.exchanged() for copy in copies)
+    return computation._replace(copies=copies)
+
+
+def _computation_of(resolved: Resolved, problem: Problem) -> Computation:
     asked, results = resolved.asked, resolved.result_arrays()
     if not asked.is_complex:
         problem = problem if resolved.pieces else with_triangle(problem, asked)
@@ -98,7 +110,8 @@ def computation_of_reals(
     """Computation of floats, of integers, or of the bytes of integers."""
     if not problem.is_integer:
         return Computation(problem, results, kernel=implementation)
-    form, kernel = form_of_integers(problem, implementation, device)
+    of_digits = replace(problem, k_ranges="")  # which have another k
+    form, kernel = form_of_integers(of_digits, implementation, device)
     product = truth_as_bytes(problem) if form is None else _longest_product(form)
     return Computation(
         product,
@@ -118,6 +131,14 @@ def _longest_product(form: Form) -> Problem:
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     """List the kernels of a computation in order, with what they read and write."""
+    program = _lower(computation, candidate, device)
+    if not computation.copies:
+        return program
+    is_whole = not candidate.skips_zeros(computation.product)
+    return lower_clean_copies(computation.copies, program, is_whole)
+
+
+def _lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     product, results, form, reduced = computation[:4]
     if isinstance(computation.bytes, ResidueForm):
         return lower_residues(computation.bytes, candidate, device)

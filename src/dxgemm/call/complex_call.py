@@ -116,7 +116,8 @@ def form_of_problem(
     if implementation is None and _is_direct(problem, device.arch):
         return direct_form(problem, conjugates)
     is_any = not is_invariant and name != "cublas"
-    form = real_form(problem, conjugates, is_any=is_any)
+    # Real products have another k.
+    form = real_form(replace(problem, k_ranges=""), conjugates, is_any=is_any)
     if implementation is not None or problem.precision is None or problem.triangle:
         return form
     if device.is_simulated or problem.is_empty:

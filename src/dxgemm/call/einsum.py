@@ -152,7 +152,7 @@ def _multiply(
             anchor = c = _viewed(slots, step.out)
     alpha, beta, epilogue = factors
     found = a, b, c, None, a_pointer, b_pointer, c_pointer, 0, keys, anchor, library
-    options = epilogue, None, *settings, None, "", None
+    options = epilogue, None, *settings, None, "", None, None
     return run(prepare(a, b, c, alpha, beta, None, options, found=found, shape=shape))
 
 

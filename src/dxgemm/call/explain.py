@@ -17,6 +17,7 @@ from dxgemm.choice.batch_invariant import (
 )
 from dxgemm.choice.byte_products import predicted_us
 from dxgemm.choice.legality import Candidate
+from dxgemm.choice.model import filled_share
 from dxgemm.choice.selection import Ranking, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import named_in_errors
@@ -79,6 +80,17 @@ def _flattening_text(route: Route, shape: tuple[int, ...]) -> str | None:
 
 def _pieces_text(pieces: Sequence[Piece]) -> str | None:
     return f"{len(pieces)} pieces; this is the first" if pieces else None
+
+
+def _triangles_text(computation: Computation, part: Problem) -> str | None:
+    """Describe how triangular operands are multiplied; None for full ones."""
+    if not computation.copies:
+        return None
+    names = " and ".join(copy.name for copy in computation.copies)
+    skipped = f"{1 - filled_share(part):.0%} of the products are skipped"
+    return f"copies of {names} with zeros beside the diagonal" + (
+        f", {skipped}" if part.k_ranges else ""
+    )
 
 
 def _reduction_text(
@@ -165,7 +177,10 @@ def _explain(
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
     own, digits = decision.computation.integers or problem, decision.computation.bytes
-    flops, peak = own.flops, device.peak_tflops[unit_dtype(problem.dtype)]
+    flops, peak = (
+        round(own.flops * filled_share(part)),
+        device.peak_tflops[unit_dtype(problem.dtype)],
+    )
     if problem.inner is None:
         unit = "int8" if digits or problem.dtype in BYTES else problem.arithmetic
         peak = device.tensor_tflops.get(unit, peak) / (digits.products if digits else 1)
@@ -187,7 +202,12 @@ def _explain(
         precision=own.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        computed_as="; ".join(str(text) for text in (computed_as, digits) if text) or None,
+        computed_as="; ".join(
+            str(text)
+            for text in (computed_as, digits, _triangles_text(decision.computation, part))
+            if text
+        )
+        or None,
         symmetry=_symmetry_text(problem, candidate),
         complex_form=None if form is None else str(form),
         is_transposed=problem.is_transposed,

@@ -23,6 +23,7 @@ from dxgemm.errors import (
     ShapeError,
     UnsupportedProblemError,
 )
+from dxgemm.problem.arguments import check_triangular
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     FLOAT8_RESULTS,
@@ -113,6 +114,20 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any, 
         gemm(a_part, b_part, out=out_part, epilogue=epilogue)
     result = finished(target.array)
     return result[()] if out is None and not shape else result
+
+
+def refuse_vectors(triangular: Any, a: Any, b: Any) -> None:
+    """Refuse a vector for which a triangle is named.
+
+    Raises:
+        ShapeError: it is one.
+    """
+    for name, triangle, operand in zip("ab", check_triangular(triangular), (a, b), strict=True):
+        if triangle is not None and len(getattr(operand, "shape", "22")) < 2:
+            raise ShapeError(
+                f"matmul: {name} is a vector, {tuple(operand.shape)}, which has no triangle; pass "
+                "a matrix, or None for it in triangular."
+            )
 
 
 def _result_shape(

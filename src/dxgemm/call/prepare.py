@@ -20,7 +20,13 @@ from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, RouteKey, Symmetry, make_route, routes
 from dxgemm.choice.batch_invariant import with_batch_invariance
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.errors import DxgemmError, LayoutError, OverlapError, marked
+from dxgemm.errors import (
+    DxgemmError,
+    LayoutError,
+    OverlapError,
+    UnsupportedProblemError,
+    marked,
+)
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.kernel_arguments import Call
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
@@ -67,6 +73,7 @@ class Options(NamedTuple):
     batch_invariant: Any = False
     mask: Any = None
     conjugate: Any = ""
+    triangular: Any = None
     stream: Any = None
 
 
@@ -83,7 +90,10 @@ def prepare(
     `found` is what `_inspected` would return of views of the operands, which are not made; `shape`
     that of a new result, of as many elements, if it is another one.
     """
-    epilogue, inner, implementation, precision, is_invariant, mask, conjugate, stream = options
+    (
+        epilogue, inner, implementation, precision, is_invariant, mask, conjugate, triangular,
+        stream,
+    ) = options  # fmt: skip
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
     if inner is not None:
@@ -101,6 +111,10 @@ def prepare(
     prepared_b = None
     if type(b) is PreparedOperand:
         prepared_b, b, precision = b.unpack(precision)
+        if triangular is not None:
+            raise UnsupportedProblemError(
+                "gemm: triangular= does not go with a prepared operand; pass the array of b."
+            )
     if found is None:
         found = _inspected(a, b, c, out, stream)
     a, b, c, out, a_pointer, b_pointer, c_pointer, out_pointer, keys, anchor, library = found
@@ -111,7 +125,7 @@ def prepare(
     key = keys + (  # noqa: RUF005  # quicker; a RouteKey with its names would take longer
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         not alpha, not beta, precision, implementation, epilogue_key,
-        symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate,
+        symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate, triangular,
     )  # fmt: skip
     try:
         route = routes[key]

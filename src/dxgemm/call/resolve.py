@@ -30,6 +30,7 @@ from dxgemm.problem.dtypes import EMULATED
 from dxgemm.problem.layout import Layout, contiguous_layout
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem, flattened, oriented
+from dxgemm.problem.triangular import CleanCopy, clean
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.device import device_facts
 
@@ -45,6 +46,7 @@ class Resolved:
         ordinal, device: ordinal and facts of the GPU.
         results: shape and dtype of each array that a reduction writes, by label.
         strides: strides of the epilogue's operands as the kernel walks over them; see `fuse`.
+        copies: copies of triangular operands, which the problem is of.
         pieces: pieces in which a very large problem is computed; empty for one that is not cut.
         host_operands: names of the operands that are copied to the GPU and back.
     """
@@ -56,6 +58,7 @@ class Resolved:
     device: DeviceFacts
     results: Mapping[str, tuple[tuple[int, ...], str]]
     strides: OperandStrides
+    copies: tuple[CleanCopy, ...]
     pieces: tuple[Piece, ...]
     host_operands: tuple[str, ...]
 
@@ -106,16 +109,24 @@ def resolve(asked: Asked) -> Resolved:
     if epilogue is not None and epilogue.inner is not None:
         how = asked.precision, asked.triangle, asked.adds_transpose, device.arch
         refuse_with_inner(epilogue.inner, problem.dtype, *how)
-    flat = None if asked.is_symmetric else _flattened(asked, problem, shape)
+    flat = None if asked.is_symmetric or asked.triangular else _flattened(asked, problem, shape)
     problem = flat or problem
     strides: OperandStrides = ()
     if epilogue is not None:
         problem, strides = fuse(problem, epilogue, layouts, None if flat is None else shape[-2])
+    problem, copies = clean(problem, asked.triangular, keeps_ranges=not asked.is_invariant)
     pieces = pieces_of(problem, is_symmetric=asked.is_symmetric)
+    if pieces and copies:
+        raise UnsupportedProblemError(
+            "gemm: triangular= does not go with a product of this size, which is computed in "
+            "pieces; pass full operands."
+        )
     on_host: tuple[str, ...] = ()
     if not simulator_enabled():
         on_host = tuple(name for name, layout in layouts.items() if layout.device == HOST)
-    return Resolved(asked, problem, shape, ordinal, device, results, strides, pieces, on_host)
+    return Resolved(
+        asked, problem, shape, ordinal, device, results, strides, copies, pieces, on_host
+    )
 
 
 def _find_ordinal(layouts: Mapping[str, Layout]) -> int:
@@ -194,7 +205,7 @@ def with_triangle(problem: Problem, asked: Asked) -> Problem:
             of int32 would have to be added up or written in part.
     """
     triangle, adds_transpose = asked.triangle, asked.adds_transpose
-    if not triangle:
+    if not triangle or (triangle == "either" and asked.triangular):
         return problem
     is_square = problem.reduction is None and not problem.takes_pairs
     if triangle == "either":

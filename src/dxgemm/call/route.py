@@ -21,7 +21,7 @@ from dxgemm.call.epilogue import OperandStrides
 from dxgemm.call.resolve import Resolved, resolve
 from dxgemm.errors import DxgemmError, SettingError, ShapeError
 from dxgemm.log import logger
-from dxgemm.problem.arguments import Conjugate, check_name
+from dxgemm.problem.arguments import Conjugate, check_name, check_triangular
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import (
@@ -75,7 +75,7 @@ class RouteKey(NamedTuple):
             its key there; None twice for one that is absent.
         a_alignment, b_alignment: bytes, see `ALIGNMENTS`.
         alpha_is_zero, beta_is_zero: True if the number is 0.
-        precision, implementation, conjugate: as `gemm` takes them.
+        precision, implementation, conjugate, triangular: as `gemm` takes them.
         epilogue: key by `inspect_epilogue`; None without an epilogue.
         symmetry: a `Symmetry`; or True if a and b begin at the same address, else False.
     """
@@ -97,6 +97,7 @@ class RouteKey(NamedTuple):
     epilogue: tuple[Any, ...] | None
     symmetry: Symmetry | bool
     conjugate: Any
+    triangular: Any
 
     @property
     def arrays(self) -> dict[str, tuple[Library, Any, int]]:
@@ -345,8 +346,12 @@ def make_route(key: RouteKey) -> Route:
     for name in check_name("conjugate", key.conjugate, get_args(Conjugate), SettingError):
         layouts[name] = conjugated(layouts[name])
     epilogue = None if key.epilogue is None else key.epilogue[0]
+    triangular = None if key.triangular is None else check_triangular(key.triangular)
+    if triangular == (None, None):
+        triangular = None
     try:
-        shared = route_of_layouts(Asked(layouts, *key[10:14], epilogue, triangle, adds_transpose))
+        asked = Asked(layouts, *key[10:14], epilogue, triangle, adds_transpose, triangular)
+        shared = route_of_layouts(asked)
     except DxgemmError as error:
         if isinstance(symmetry, Symmetry):
             error.name_call(**symmetry.names)

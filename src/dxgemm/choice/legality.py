@@ -51,6 +51,8 @@ class Candidate(NamedTuple):
     def part_of(self, problem: Problem) -> Problem:
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
+        if problem.k_ranges and not self.skips_zeros(problem):
+            part = replace(part, k_ranges="")
         if problem.triangle:
             part = triangular(part, self.triangle)
         return sliced_problem(part, self.slices) if self.uses_workspace else part
@@ -59,6 +61,10 @@ class Candidate(NamedTuple):
     def uses_workspace(self) -> bool:
         """True if sums are left in a workspace, from which another kernel makes the result."""
         return self.slices > 1 or self.triangle == "folded"
+
+    def skips_zeros(self, problem: Problem) -> bool:
+        """True if the kernel skips the zeros of triangular operands."""
+        return skips_zeros(self.implementation, problem) and self.slices == 1
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
@@ -77,6 +83,11 @@ def triangular(problem: Problem, path: str) -> Problem:
     triangle = problem.triangle if path == "half" else ""
     triangle = "both" if triangle == "either" else triangle
     return replace(problem, triangle=triangle, adds_transpose=False)
+
+
+def skips_zeros(implementation: Implementation, problem: Problem) -> bool:
+    """True if a kernel, without slices of k, skips the zeros of triangular operands."""
+    return problem.k_ranges != "" and implementation.kernel.takes_k_ranges
 
 
 def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:

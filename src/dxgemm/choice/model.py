@@ -24,6 +24,7 @@ from dxgemm.choice.tables import Speed
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.kernels import align_rows
+from dxgemm.handwritten.parts.k_ranges import EXCHANGED
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
@@ -48,9 +49,13 @@ COPYING_US, COPYING_SHARE, TURNED, LEAST_COPIED_BYTES = 4.0, 0.75, 1.5, 6500
 # Time to read an operand once more, from L2, over that of the first time: by the regret of the
 # choice on the H100 and the H200.
 READ_AGAIN = 0.6
-# Bytes that an SM reads from L2 in a microsecond, 64 a cycle. Rows of TMA's boxes that do not begin
-# at a half or a quarter of a cache line take more: by the regret of the choice on the H200.
-FETCHED_BYTES_PER_US, NO_HALF_LINE, NO_SECTOR = 1.26e5, 0.4, 0.8
+# Of kernels that fetch by TMA, from 2,300 times on the H200: bytes per SM and microsecond from L2,
+# which all SMs share, and from shared memory; more from L2 for rows of boxes that begin at no cache
+# line, at no half, at no quarter of one; factor of shared memory's time for blocks of a pair, which
+# wait for each other; share of its time that a block saves where others of its wave are missing.
+FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.44e5, 2.73e5
+NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.67, 0.68, 0.87
+PAIRED, UNSHARED = 1.15, 0.31
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -83,6 +88,11 @@ class Asked(NamedTuple):
     large_bytes: Any  # of the larger operand
     few: Any  # rows or columns of the other one, of all matrices that read the same larger one
     instructions: Any  # per pair of elements: 1 for a multiply-add, more for an inner function
+    has_ranges: Any  # kernels may skip the zeros of triangular operands
+    filled: Any  # share of the products of elements in which neither factor is such a zero
+    a_is_triangular: Any
+    b_is_triangular: Any
+    triangular_bytes: Any  # of the triangular operands, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -103,6 +113,9 @@ class Asked(NamedTuple):
             if copy is not None
         ]
         larger = int(problem.m <= problem.n)  # 0 for a, 1 for b
+        triangles = problem.k_ranges.split() or ["full", "full"]
+        are_triangular = [triangle != "full" for triangle in triangles]
+        sizes = zip(are_triangular, problem.operand_bytes, strict=True)
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -128,6 +141,11 @@ class Asked(NamedTuple):
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
             problem.inner.operations if problem.inner else 1,
+            any(are_triangular),
+            filled_share(problem),
+            are_triangular[0],
+            are_triangular[1],
+            sum(is_triangular * size for is_triangular, size in sizes),
         )
 
     @classmethod
@@ -135,6 +153,23 @@ class Asked(NamedTuple):
         """Numbers of many problems, one row each."""
         columns = zip(*(cls.of(problem) for problem in problems), strict=True)
         return cls(*(np.array(column, float)[:, None] for column in columns))
+
+
+def filled_share(problem: Problem) -> float:
+    """Share of the products of elements in which neither factor is a zero of a triangle."""
+    if not problem.k_ranges or not problem.flops:
+        return 1.0
+    a, b = problem.k_ranges.split()
+    k = np.arange(problem.k, dtype=float)
+    rows, cols = (
+        {
+            "full": size + 0 * k,
+            "lower": np.maximum(size - k, 0),  # elements that are not above the diagonal
+            "upper": np.minimum(k + 1, size),
+        }[triangle]
+        for size, triangle in ((problem.m, a), (problem.n, EXCHANGED[b]))
+    )
+    return float(rows @ cols) / (problem.m * problem.n * problem.k)
 
 
 def _mirror_ns(problem: Problem) -> float:
@@ -158,7 +193,7 @@ def _copied_bytes(problem: Problem, source: Strides, copy: Strides, along: int) 
     row_bytes = cols * ITEM_SIZES[problem.dtype]
     is_turned = (source.col if copies_rows else source.row) != 1
     (config,) = align_rows.KERNEL.configs
-    tile_rows, tile_chunks = align_rows.tile(config, "any" if is_turned else "row")
+    tile_rows, tile_chunks = config.tile("any" if is_turned else "row")
     blocks = math.ceil(rows / tile_rows) * math.ceil(row_bytes / (tile_chunks * CHUNK_BYTES))
     read_bytes = rows * row_bytes * (TURNED if is_turned else 1)
     return matrices * max(read_bytes, blocks * LEAST_COPIED_BYTES)
@@ -208,9 +243,15 @@ class Columns:
         cluster_us: time of a tile for the other blocks of its cluster.
         epilogue_us: time of an element for functions applied to it.
         copies_operands: True if it computes from aligned copies of operands that lie otherwise.
+        takes_k_ranges: True if it skips the zeros of triangular operands.
         copy_us: time of a byte that is copied.
         a_fetch_us, b_fetch_us: time to read what a step needs of an operand from L2, for kernels
             that fetch rows of a cache line by TMA; 0 for others.
+        a_panels_us, b_panels_us: the same for an MN-major operand, of which whole panels are read.
+        a_begins, b_begins: bytes, alignment of a tile's panels in an MN-major operand.
+        smem_us: time to write and to read a step in shared memory, for the same kernels, whose
+            blocks compute tile after tile; 0 for others.
+        is_pingpong: True if a tile is stored while the next one is multiplied.
     """
 
     rows: tuple[Row, ...]
@@ -241,9 +282,16 @@ class Columns:
     cluster_us: np.ndarray
     epilogue_us: np.ndarray
     copies_operands: np.ndarray
+    takes_k_ranges: np.ndarray
     copy_us: np.ndarray
     a_fetch_us: np.ndarray
     b_fetch_us: np.ndarray
+    a_panels_us: np.ndarray
+    b_panels_us: np.ndarray
+    a_begins: np.ndarray
+    b_begins: np.ndarray
+    smem_us: np.ndarray
+    is_pingpong: np.ndarray
 
     @classmethod
     def of(
@@ -263,17 +311,21 @@ class Columns:
             least = config.least_sizes
             copies = row.implementation.kernel.copies_operands
             # Blocks of a cluster share the k of a tile, or have tiles side by side.
-            blocks = config.cluster
-            tile = config.tile_m * blocks // cluster, config.tile_n
-            is_turned = getattr(config, "is_turned", None)  # None for kernels without TMA
-            if is_turned:
-                tile = tile[::-1]
-            fetched = [0.0, 0.0]
-            if copies and is_turned is not None:
-                row_us = tile_k * ITEM_SIZES[dtype] / FETCHED_BYTES_PER_US
-                fetched = [config.tile_m * row_us, config.tile_n * row_us / blocks]
-                if is_turned:
-                    fetched.reverse()
+            blocks, (pair_m, pair_n) = config.cluster, config.pair
+            tile = [config.tile_m * pair_m, config.tile_n * pair_n]
+            is_tma = copies and hasattr(config, "is_turned")
+            sides, smem_us = [(0.0, 0.0, 0)] * 2, 0.0
+            if is_tma:
+                stages = tile_k * ITEM_SIZES[dtype] / LINE_BYTES  # per step
+                sides = [
+                    _side(config.tile_m, stages / pair_n, dtype),
+                    _side(config.tile_n, stages / pair_m, dtype),
+                ]
+                smem_us = stages * config.stage_smem_bytes / SHARED_BYTES_PER_US
+                smem_us *= PAIRED if config.is_paired else 1
+                if config.is_turned:
+                    tile.reverse()
+                    sides.reverse()
             flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
             numbers.append(
                 (
@@ -302,8 +354,11 @@ class Columns:
                     speed.cluster_block_us * (blocks - 1),
                     speed.epilogue_ns / 1e3,
                     copies,
+                    row.implementation.kernel.takes_k_ranges,
                     2 / (bytes_per_us * COPYING_SHARE),
-                    *fetched,
+                    *(number for pair in zip(*sides, strict=True) for number in pair),
+                    smem_us,
+                    is_tma and config.is_pingpong,
                 )
             )
         columns = np.array(numbers, float).reshape(len(rows), -1).T
@@ -382,6 +437,8 @@ class Schedule(NamedTuple):
         mean_tiles_per_sm: tiles per SM on average.
         tiles_per_sm: tiles of the busiest SM.
         waves: waves of the busiest SM; a wave has a tile for each resident block.
+        skips_zeros: for triangular operands, True where k_steps are those of an average tile; None
+            for full ones.
     """
 
     slices: Any
@@ -389,6 +446,7 @@ class Schedule(NamedTuple):
     mean_tiles_per_sm: Any
     tiles_per_sm: Any
     waves: Any
+    skips_zeros: Any = None
 
 
 def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
@@ -416,7 +474,13 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
         mean_tiles = mean_tiles * np.where(columns.is_modular > 0, asked.moduli, 1)
     most_tiles = np.ceil(mean_tiles)
     waves = np.ceil(most_tiles / columns.resident)
-    return Schedule(slices, k_steps, mean_tiles, most_tiles, waves)
+    skips_zeros = None
+    if asked.has_ranges is True:
+        skips_zeros = (columns.takes_k_ranges > 0) & (np.asarray(slices) == 1)
+        along = asked.a_is_triangular * tile_m + asked.b_is_triangular * tile_n
+        some_k = np.minimum(asked.k * asked.filled + along / 2, asked.k)
+        k_steps = np.where(skips_zeros, np.ceil(some_k / columns.step_k), k_steps)
+    return Schedule(slices, k_steps, mean_tiles, most_tiles, waves, skips_zeros)
 
 
 def _tile_sizes(columns: Columns, asked: Asked) -> tuple[Any, Any]:
@@ -429,6 +493,14 @@ def _tile_sizes(columns: Columns, asked: Asked) -> tuple[Any, Any]:
     if is_tall is not False and columns.has_smaller_first:
         tile_m, tile_n = _exchanged((columns.smaller_first > 0) & is_tall, tile_m, tile_n)
     return tile_m, tile_n
+
+
+def _side(extent: int, stages: float, dtype: str) -> tuple[float, float, int]:
+    """Time to fetch a tile's rows of an operand, and whole panels; bytes where panels begin."""
+    row_us = stages * LINE_BYTES / FETCHED_BYTES_PER_US
+    panel = LINE_BYTES // ITEM_SIZES[dtype]
+    begins = math.gcd(extent * ITEM_SIZES[dtype], LINE_BYTES)
+    return extent * row_us, -(-extent // panel) * panel * row_us, begins
 
 
 def _exchanged(where: Any, left: Any, right: Any) -> tuple[Any, Any]:
@@ -448,9 +520,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
     steps_us = _times(steps_us, columns.b_col, asked.b_is_col)
     if columns.fetches_lines:
-        fetch_us = columns.a_fetch_us * _requests(asked.a_alignment)
-        fetch_us = plan.k_steps * (fetch_us + columns.b_fetch_us * _requests(asked.b_alignment))
-        steps_us = np.cbrt(steps_us**3 + fetch_us**3)
+        steps_us = _about_longest(steps_us, plan.k_steps * columns.smem_us)
     full_us = steps_us + columns.tile_us
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
@@ -461,6 +531,15 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
+    if columns.fetches_lines:
+        is_tma = columns.smem_us > 0
+        tiles_us = _persistent_us(columns, asked, plan, steps_us, full_us) + waits_us
+        arithmetic_us = np.where(is_tma, tiles_us, arithmetic_us)
+        latency_us = np.where(is_tma, 0, latency_us)
+    if plan.skips_zeros is not None:  # no SM is done before the longest tile
+        longest = np.ceil(asked.k / columns.step_k) / np.maximum(plan.k_steps, 1)
+        lone_us = steps_us * longest * columns.alone + waits_us
+        latency_us = np.where(plan.skips_zeros, np.maximum(latency_us, lone_us), latency_us)
     written_us = asked.written_bytes * columns.write_us
     if plan.slices is not NO_SLICES:
         is_sliced, sums_bytes = plan.slices > 1, plan.slices * asked.slice_bytes
@@ -485,6 +564,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if not isinstance(asked.copies, int) or asked.copies > 0:
         copying_us = asked.copies * COPYING_US + asked.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
+    if plan.skips_zeros is not None:  # half of a triangular operand is read, half or all written
+        copied_bytes = asked.triangular_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
+        copies = int(asked.a_is_triangular) + int(asked.b_is_triangular)
+        us = us + copies * COPYING_US + copied_bytes * columns.copy_us
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)
@@ -498,13 +581,49 @@ def _times(us: Any, factor: Any, where: Any) -> Any:
     return us * np.where(where, factor, 1)
 
 
+def _persistent_us(
+    columns: Columns, asked: Asked, plan: Schedule, steps_us: Any, full_us: Any
+) -> Any:
+    """Time of the tiles of the busiest SM, where a block computes tile after tile.
+
+    A wave that is not full takes less than a full one, since its blocks share L2 and power with
+    fewer others. A pingpong config stores a tile while it multiplies the next one.
+    """
+    tiles, mean_tiles = plan.tiles_per_sm, plan.mean_tiles_per_sm
+    multiply_us = steps_us * (tiles - UNSHARED * (tiles - mean_tiles))
+    fetch_us = plan.k_steps * _fetch_us(columns, asked) * mean_tiles
+    busy_us, store_us = _about_longest(multiply_us, fetch_us), full_us - steps_us
+    in_turns_us = np.maximum(busy_us, tiles * full_us / 2) + store_us
+    return np.where(columns.is_pingpong > 0, in_turns_us, busy_us + tiles * store_us)
+
+
+def _about_longest(left: Any, right: Any) -> Any:
+    return np.sqrt(np.sqrt(left**4 + right**4))
+
+
+def _fetch_us(columns: Columns, asked: Asked) -> Any:
+    """Time to read what a step needs from L2."""
+    a_us = columns.a_fetch_us * _requests(asked.a_alignment)
+    b_us = columns.b_fetch_us * _requests(asked.b_alignment)
+    if asked.a_is_col is not False:
+        across_us = columns.a_panels_us * _requests(np.minimum(asked.a_alignment, columns.a_begins))
+        a_us = np.where(asked.a_is_col, across_us, a_us)
+    if asked.b_is_col is not True:
+        across_us = columns.b_panels_us * _requests(np.minimum(asked.b_alignment, columns.b_begins))
+        b_us = np.where(asked.b_is_col, b_us, across_us)
+    return a_us + b_us
+
+
 def _requests(alignment: Any) -> Any:
     """Factor of the time to fetch rows that begin at multiples of so many bytes.
 
     Below MAX_ALIGNMENT they are copied, to sectors.
     """
     return (
-        1 + NO_HALF_LINE * (alignment < LINE_BYTES // 2) + NO_SECTOR * (alignment == MAX_ALIGNMENT)
+        1
+        + NO_LINE * (alignment < LINE_BYTES)
+        + NO_HALF_LINE * (alignment < LINE_BYTES // 2)
+        + NO_SECTOR * (alignment == MAX_ALIGNMENT)
     )
 
 

@@ -168,10 +168,10 @@ class Patch:
         """Decide on a layout that is new; returns the options, or the reason to fall through."""
         dtype = hook.dtype(arguments, named)
         options = self._options.get(dtype)
-        if options is None:
-            return f"dtype {dtype}"  # found again at once
         reason = ""  # without a trial `compute` finds out
-        if self._only is not None:
+        if options is None:
+            reason = f"dtype {dtype}"
+        elif self._only is not None:
             stream = hook.stream(*arguments)
             if not simulator_enabled() and is_captured(stream):
                 return CAPTURED  # asked again
@@ -181,7 +181,8 @@ class Patch:
                 reason = _text(error)
         if len(self._known) >= _MOST_LAYOUTS:
             self._known.clear()
-        known = self._known[layout] = reason or options
+        known: dict[str, Any] | str = reason or options or {}
+        self._known[layout] = known
         return known
 
     def _timed(

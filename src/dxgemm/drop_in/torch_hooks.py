@@ -75,6 +75,8 @@ def _dtype(arguments: Any, _: Any) -> str:
 
 
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
+    name = hook.name
+
     def product(keyset: Any, *operands: torch.Tensor, **factors: Any) -> torch.Tensor:
         if _State.invariant:
             if operands[-1].dtype not in _INVARIANT_DTYPES:
@@ -87,10 +89,15 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         patch = current()
         if patch is None:
             return hook.theirs(keyset, *operands, **factors)
-        layout = [hook.name, *factors.items()]
-        for operand in operands:
-            layout += operand.shape, operand.stride(), operand.dtype
-        return patch.compute(hook, tuple(layout), (keyset, *operands), factors)
+        a, b = operands[-2:]
+        # In one piece: each step of a loop would take as long as a field.
+        layout: tuple[Any, ...] = (
+            name, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+        )  # fmt: skip
+        if len(operands) > 2 or factors:
+            addend = operands[0]
+            layout += addend.shape, addend.stride(), addend.dtype, *factors.items()
+        return patch.compute(hook, layout, (keyset, *operands), factors)
 
     return product
 

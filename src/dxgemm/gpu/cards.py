@@ -51,9 +51,20 @@ class Card:
 
 CARDS = {
     "RTX 3080": Card("NVIDIA GeForce RTX 3080", 86, 68, 1710, 760.0),
+    "RTX 3090": Card("NVIDIA GeForce RTX 3090", 86, 82, 1695, 936.0),
+    "RTX A6000": Card("NVIDIA RTX A6000", 86, 84, 1800, 768.0),
+    "A10": Card("NVIDIA A10", 86, 72, 1695, 600.0),
     "RTX 4060": Card("NVIDIA GeForce RTX 4060", 89, 24, 2460, 272.0),
+    "RTX 4060 Ti": Card("NVIDIA GeForce RTX 4060 Ti", 89, 34, 2535, 288.0),
     "RTX 4090": Card("NVIDIA GeForce RTX 4090", 89, 128, 2520, 1008.0),
+    "RTX 5080": Card("NVIDIA GeForce RTX 5080", 120, 84, 2617, 960.0),
     "RTX 5090": Card("NVIDIA GeForce RTX 5090", 120, 170, 2407, 1792.0),
+    "RTX PRO 6000": Card(
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 120, 188, 2617, 1792.0
+    ),
+    "RTX 6000 Ada": Card("NVIDIA RTX 6000 Ada Generation", 89, 142, 2505, 960.0),
+    "L4": Card("NVIDIA L4", 89, 58, 2040, 300.0),
+    "L20": Card("NVIDIA L20", 89, 92, 2520, 864.0),
     "L40S": Card("NVIDIA L40S", 89, 142, 2520, 864.0),
     "A100 SXM 80GB": Card("NVIDIA A100-SXM4-80GB", 80, 108, 1410, 2039.0),
     "H100 SXM": Card("NVIDIA H100 80GB HBM3", 90, 132, 1980, 3352.0),

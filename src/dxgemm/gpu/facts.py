@@ -55,7 +55,7 @@ def facts_of(
     """Compute the facts of a GPU from its compute capability, (major, minor), SMs and clocks."""
     major, minor = capability
     flops_per_multiply_add = 2 * clock_hz * sm_count
-    tensor_rates = _tensor_multiply_adds(major, minor, is_geforce="GeForce" in name)
+    tensor_rates = _tensor_multiply_adds(major, minor, name)
     return DeviceFacts(
         name=name,
         arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
@@ -88,10 +88,11 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
     return {"float32": float32, "float64": float64, "int32": 64, "int64": 16}
 
 
-def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> dict[str, int]:
+def _tensor_multiply_adds(major: int, minor: int, name: str = "") -> dict[str, int]:
     """Multiply-adds per SM and clock of the tensor cores in dense products, by arithmetic.
 
     Narrow floats are summed in float32, which GeForce cards do at half the rate of their chip.
+    The L20 does all at half of it.
     float64 is faster than outside tensor cores on the A100 and on Hopper alone.
     The B300 (10.3) has few int8 units.
     Source: NVIDIA's architecture whitepapers, Volta to Blackwell, and datasheets.
@@ -101,7 +102,9 @@ def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> d
         return {}
     if (major, minor) in ((8, 0), (8, 7)):
         half = 1024
-    summed = half // 2 if is_geforce else half
+    if name.endswith("L20"):
+        half //= 2
+    summed = half // 2 if "GeForce" in name else half
     rates = {"float16": summed}
     if major >= 8:
         rates |= {"bfloat16": summed, "tf32": summed // 2, "int8": 2 * half}

@@ -128,8 +128,9 @@ class _Lowering:
     def _add_fused(self, candidate: Candidate) -> Partials:
         """Add the product's kernel, which leaves the partial results."""
         implementation, config = candidate.implementation, candidate.config
-        partials = self._of_tiles(implementation.partial_results(config, self._problem))
-        product = lower_product(implementation, self._problem, config, self._device)
+        problem = candidate.part_of(self._problem)
+        partials = self._of_tiles(implementation.partial_results(config, problem))
+        product = lower_product(implementation, problem, config, self._device)
         first = len(parameters(self._epilogue)) - len(partials.operands)
         self.program += product.given(dict(enumerate(partials.operands, first)))
         return partials

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Literal, SupportsComplex, SupportsFloat
+from typing import Any, Literal, SupportsComplex, SupportsFloat, get_args
 
 import numpy as np
 
@@ -13,6 +13,7 @@ Number = complex | SupportsFloat | SupportsComplex  # NumPy's scalars among them
 Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, split-K slices
 Conjugate = Literal["", "a", "b", "ab"]
 Triangle = Literal["both", "lower", "upper"]
+Triangular = Literal["lower", "upper", "unit lower", "unit upper"]  # of an operand
 Precision = Literal[
     "tf32", "fast", "3m",
     "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
@@ -49,3 +50,15 @@ def check_list(name: str, value: Any, error: type[DxgemmError]) -> tuple[Any, ..
     if not isinstance(value, list | tuple):
         raise error(f"gemm: {name} is {shown(value)}; pass a list or a tuple.")
     return tuple(value)
+
+
+def check_triangular(value: Any) -> tuple[Triangular | None, Triangular | None]:
+    """Return the triangles of a and of b."""
+    known = get_args(Triangular)
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    if not is_pair or not all(x is None or (isinstance(x, str) and x in known) for x in value):
+        raise SettingError(
+            f"gemm: triangular is {shown(value)}; pass the triangles of a and b, such as "
+            f"('lower', None), of {', '.join(map(repr, known))} and None."
+        )
+    return value

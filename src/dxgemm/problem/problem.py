@@ -10,6 +10,7 @@ from functools import cached_property
 from math import gcd
 from typing import Any
 
+from dxgemm.handwritten.parts import k_ranges
 from dxgemm.handwritten.parts.operands import BYTES, FLOAT8, FLOAT8_KINDS, exchanged_dtype
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
@@ -81,6 +82,8 @@ class Problem:
             "a", "b" or "ab".
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
+        k_ranges: triangles of a and b, whose zeros kernels may skip: see `k_ranges` in handwritten.
+            "" for full operands.
         copies_any_size: True if aligned copies are made of operands of any size, and of all that
             TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
@@ -108,6 +111,7 @@ class Problem:
     adds_transpose: bool = False
     conjugates: str = ""
     padded: str = ""
+    k_ranges: str = ""
     copies_any_size: bool = False
 
     @property
@@ -411,5 +415,6 @@ def exchanged(problem: Problem) -> Problem:
         b_alignment=problem.a_alignment,
         is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
+        k_ranges=k_ranges.exchanged(problem.k_ranges),
         conjugates="".join(sorted(problem.conjugates.translate(EXCHANGE))),
     )

@@ -8,8 +8,8 @@ import torch
 
 from dxgemm import epilogues
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
-from dxgemm.errors import SettingError
-from dxgemm.problem.arguments import check_flag
+from dxgemm.errors import SettingError, UnsupportedProblemError
+from dxgemm.problem.arguments import Triangular, check_flag, check_triangular
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
 from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
@@ -97,6 +97,7 @@ def gemm(
     *,
     epilogue: Epilogue | BoundEpilogue | None = None,
     batch_invariant: bool = False,
+    triangular: tuple[Triangular | None, Triangular | None] | None = None,
 ) -> torch.Tensor:
     """epilogue(alpha * a @ b + beta * c), like `torch.addmm` and `torch.baddbmm`.
 
@@ -110,6 +111,8 @@ def gemm(
         epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
             for none. Outputs, pairs of columns and reductions are not taken.
         batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
+        triangular: as `dxgemm.gemm` takes it, without an epilogue. What is not used of an operand
+            has a gradient of 0.
 
     Returns:
         A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
@@ -121,6 +124,7 @@ def gemm(
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
             epilogue is of a kind that is not taken, or has no derivative that a gradient needs.
         EpilogueError: epilogue is none, or lacks operands.
+        SettingError: triangular is no pair of triangles.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
@@ -135,9 +139,14 @@ def gemm(
     alpha, beta = as_number("alpha", alpha), as_number("beta", beta)
     batch_invariant = as_flag("batch_invariant", batch_invariant)
     if epilogue is not None:
+        if triangular is not None:
+            raise UnsupportedProblemError(
+                "gemm: triangular= does not go with an epilogue here; apply it to the result."
+            )
         chain = bound_epilogue(epilogue)
         return compute_with_epilogue(a, b, c, alpha, beta, chain, batch_invariant)
-    return gemm_operator(a, b, c, alpha, beta, batch_invariant)
+    triangles = () if triangular is None else (x or "" for x in check_triangular(triangular))
+    return gemm_operator(a, b, c, alpha, beta, batch_invariant, *triangles)
 
 
 @named_in_errors("matmul")

@@ -18,6 +18,8 @@ def empty_product(
     alpha: float,
     beta: float,
     batch_invariant: bool = False,
+    a_triangle: str = "",
+    b_triangle: str = "",
 ) -> torch.Tensor:
     """Check the operands of `gemm` and allocate its result."""
     check_operands("gemm", takes_complex=True, a=a, b=b, c=c)
@@ -57,18 +59,26 @@ def gemm_operator(
     alpha: float,
     beta: float,
     batch_invariant: bool = False,
+    a_triangle: str = "",
+    b_triangle: str = "",
 ) -> torch.Tensor:
     out = empty_product(a, b, c, alpha, beta)
     if c is None:
         beta = 0.0
     else:
         c = c.resolve_conj().expand(out.shape)
-    dxgemm.gemm(a, b, c, alpha, beta, out=out, batch_invariant=batch_invariant)
+    triangular: Any = (a_triangle or None, b_triangle or None)
+    if triangular == (None, None):
+        triangular = None
+    options = {"batch_invariant": batch_invariant, "triangular": triangular}
+    dxgemm.gemm(a, b, c, alpha, beta, out=out, **options)
     return out
 
 
 def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    save_product(ctx, *inputs)
+    *product, a_triangle, b_triangle = inputs
+    save_product(ctx, *product)
+    ctx.triangles = a_triangle, b_triangle
 
 
 def save_product(
@@ -84,13 +94,14 @@ def save_product(
     """Save what `product_gradients` needs; other tensors are saved after a and b."""
     ctx.alpha, ctx.beta, ctx.batch_invariant = alpha, beta, batch_invariant
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    ctx.triangles = "", ""
     ctx.is_b_transposed = b.stride(-1) != 1
     needs_a, needs_b, *_ = ctx.needs_input_grad
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *others)
 
 
 def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    return *product_gradients(ctx, grad), None, None, None
+    return *product_gradients(ctx, grad), None, None, None, None, None
 
 
 def product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -99,18 +110,38 @@ def product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None
     a_shape, b_shape, c_shape = ctx.shapes
     needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
     grad_a = grad_b = grad_c = None
+    a_triangle, b_triangle = ctx.triangles
+    how = None, ctx.alpha, 0.0, ctx.batch_invariant
     if needs_a:
-        grad_a = gemm_operator(grad, b.mH, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
-            a_shape
-        )
+        grad_a = gemm_operator(grad, b.mH, *how, "", _flipped(b_triangle))
+        grad_a = _within(a_triangle, grad_a.sum_to_size(a_shape))
     if needs_b:
         # In the layout of b, so that a weight that was passed as weight.T needs no copy.
-        left, right = (grad, a.conj()) if ctx.is_b_transposed else (a.conj(), grad)
-        grad_b = gemm_operator(left.mT, right, None, ctx.alpha, 0.0, ctx.batch_invariant)
-        grad_b = (grad_b.mT if ctx.is_b_transposed else grad_b).sum_to_size(b_shape)
+        if ctx.is_b_transposed:
+            grad_b = gemm_operator(grad.mT, a.conj(), *how, "", a_triangle).mT
+        else:
+            grad_b = gemm_operator(a.mH, grad, *how, _flipped(a_triangle), "")
+        grad_b = _within(b_triangle, grad_b.sum_to_size(b_shape))
     if needs_c:
         grad_c = ctx.beta * grad.sum_to_size(c_shape)
     return grad_a, grad_b, grad_c
+
+
+_FLIPPED = {"lower": "upper", "upper": "lower"}
+
+
+def _flipped(triangle: str) -> str:
+    """Triangle of the transposed operand."""
+    kind, _, side = triangle.rpartition(" ")
+    return f"{kind} {_FLIPPED.get(side, side)}".strip()
+
+
+def _within(triangle: str, grad: torch.Tensor) -> torch.Tensor:
+    """Gradient of a triangular operand: 0 for what is not used of it."""
+    if not triangle:
+        return grad
+    distance = 1 if triangle.startswith("unit") else 0
+    return grad.tril(-distance) if triangle.endswith("lower") else grad.triu(distance)
 
 
 gemm_operator.register_fake(empty_product)

@@ -45,7 +45,9 @@ RANGES = {
     "epilogue_ns": (0.01, 20.0),
 }
 TOLERANCE = 0.05  # errors of ln(predicted / measured) beyond it count less, as outliers
-PRIOR = 0.05  # weight of the prior speed; numbers that the data do not determine stay near it
+# Weight of a prior speed, near which numbers stay that the data do not determine: of that in the
+# table, and of one for all configs of a kernel, found by leaving problems out.
+PRIOR, POOLED = 0.05, 1.0
 # Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
 # second is larger, since small problems do not determine the speed on large ones.
 FEWEST, FEWEST_KNOWN = 4, 25
@@ -151,13 +153,15 @@ def fit_dtype(
         rows_of[row.implementation.name, row.config].append(column)
     speeds: dict[Key, tuple[Speed, int]] = {}
     of_rows: list[Speed] = [speed_of(row, dtype, known) for row in rows]
+    pooled = _pooled_speeds(rows, of_rows, asked, us, dtype, device)
     for (name, config), places in rows_of.items():
         count = int(np.isfinite(us[:, places]).sum())
-        speed = of_rows[places[0]]
+        speed = pooled.get(name, of_rows[places[0]])
         is_known = known is not None and (dtype, name, str(config)) in known.speeds
-        if count >= (FEWEST_KNOWN if is_known else FEWEST):
-            few = [rows[place] for place in places]
-            speed = fit_speed(few, speed, asked, us[:, places], dtype, device)
+        if count >= (FEWEST_KNOWN if is_known and name not in pooled else FEWEST):
+            few, prior = [rows[place] for place in places], POOLED if name in pooled else PRIOR
+            speed = fit_speed(few, speed, asked, us[:, places], dtype, device, prior)
+        if count >= FEWEST or name in pooled:
             speeds[dtype, name, str(config)] = speed, count
         for place in places:
             of_rows[place] = speed
@@ -189,10 +193,29 @@ def _ridge(features: np.ndarray, left: np.ndarray) -> np.ndarray:
     return weights
 
 
+def _pooled_speeds(
+    rows: list[Row], starts: list[Speed], asked: Asked, us: np.ndarray, dtype: str,
+    device: DeviceFacts,
+) -> dict[str, Speed]:  # fmt: skip
+    """One speed for all configs of each kernel of whose tiles the model knows the costs.
+
+    Source: Gelman et al., "Bayesian Data Analysis", 2013, chapter 5, for partial pooling.
+    """
+    known_costs = Columns.of(rows, starts, dtype, device).smem_us > 0
+    places_of: dict[str, list[int]] = defaultdict(list)
+    for place in np.flatnonzero(known_costs & np.isfinite(us).any(axis=0)):
+        places_of[rows[place].implementation.name].append(int(place))
+    return {
+        name: fit_speed([rows[p] for p in places], Speed(1.0), asked, us[:, places], dtype, device)
+        for name, places in places_of.items()
+    }
+
+
 def fit_speed(
-    rows: list[Row], start: Speed, asked: Asked, us: np.ndarray, dtype: str, device: DeviceFacts
-) -> Speed:
-    """Fit the speed of one config.
+    rows: list[Row], start: Speed, asked: Asked, us: np.ndarray, dtype: str, device: DeviceFacts,
+    prior: float = PRIOR,
+) -> Speed:  # fmt: skip
+    """Fit the speed of one config, or one speed for several.
 
     Args:
         rows: rows of the config, without and with split-K.
@@ -201,6 +224,7 @@ def fit_speed(
         us: measured times, a row per problem and a column per entry of rows; NaN for missing ones.
         dtype: dtype of a and b.
         device: the GPU of the measurements.
+        prior: weight of the prior speed.
 
     Raises:
         MissingPackageError: SciPy is not installed.
@@ -223,7 +247,7 @@ def fit_speed(
         columns = Columns.of(rows, [speed] * len(rows), dtype, device)
         predicted = predict(columns, few, schedule(columns, few))
         errors = (np.log(predicted) - logs)[is_measured]
-        return np.concatenate([errors, PRIOR * (values - begin)])
+        return np.concatenate([errors, prior * (values - begin)])
 
     found = least_squares(
         residuals, begin, bounds=(least - 1e-9, most + 1e-9), loss="soft_l1", f_scale=TOLERANCE,

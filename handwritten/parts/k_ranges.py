@@ -1,0 +1,84 @@
+"""Triangular operands: each tile of the result reads the part of k that is not 0.
+
+`Problem.k_ranges` names the triangles of a and b, such as "lower full", in the orientation of the
+kernel; "" if both are full. Rows of a lower a end at the diagonal, those of an upper a begin there;
+columns of a lower b begin there, those of an upper b end there. A tile begins and ends at whole
+stages. So it reads some elements beyond the diagonal, which must be 0 in memory: at most BAND from
+it along k.
+
+Tiles are numbered by decreasing length, so that the last ones are short. Blocks that take several
+tiles go through these to and fro: who has the longest of one turn has the shortest of the next.
+Source: R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969, for longest tiles first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FULL, LOWER, UPPER = "full", "lower", "upper"
+EXCHANGED = {FULL: FULL, LOWER: UPPER, UPPER: LOWER}  # for the transposed operand
+BAND = 1024  # elements beyond the diagonal
+
+
+def exchanged(ranges: str) -> str:
+    """Ranges of the transposed product, b.T @ a.T."""
+    return " ".join(EXCHANGED[triangle] for triangle in reversed(ranges.split()))
+
+
+def is_by_columns(ranges: str) -> bool:
+    """True if tiles of the same columns have the same length: b alone is triangular."""
+    return ranges.startswith(FULL)
+
+
+def is_rising(ranges: str) -> bool:
+    """True if tiles get longer with their row, or with their column."""
+    a, b = ranges.split()
+    return (b == UPPER) if a == FULL else (a == LOWER)
+
+
+def make_k_range(ranges: str, tile_m: int, tile_n: int, tile_k: int) -> Callable[..., Any]:
+    """Make a device function: (row, col, stages of k) -> the first stage of a tile, and its end.
+
+    row and col are those of the tile's first element; tiles of no k end where they begin.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    assert max(tile_m, tile_n) + tile_k <= BAND
+    a, b = ranges.split() if ranges else (FULL, FULL)
+    a_ends, a_begins, b_ends, b_begins = a == LOWER, a == UPPER, b == UPPER, b == LOWER
+
+    def k_range(row, col, k_tiles):
+        first: int32 = 0
+        end: int32 = k_tiles
+        if a_ends:
+            end = min(end, int32((row + (tile_m + tile_k - 1)) // tile_k))
+        if b_ends:
+            end = min(end, int32((col + (tile_n + tile_k - 1)) // tile_k))
+        if a_begins:
+            first = int32(row // tile_k)
+        if b_begins:
+            first = max(first, int32(col // tile_k))
+        return min(first, end), end
+
+    return device_function(unroll(k_range))
+
+
+def make_to_and_fro(cluster: int) -> Callable[..., Any]:
+    """Make a device function: (index, tiles) -> index, with every other turn of blocks reversed."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    def to_and_fro(index, tiles):
+        blocks: int32 = cuda.gridDim.x // cluster
+        turn: int32 = divide(int32(index), blocks)
+        begin: int32 = turn * blocks
+        last: int32 = min(tiles - begin, blocks) - 1
+        return int32(begin + last - (index - begin)) if turn % 2 == 1 else int32(index)
+
+    return device_function(unroll(to_and_fro))

@@ -1,0 +1,93 @@
+"""Tests of torch and of NumPy, which nobody wrote for dxgemm, on its kernels by `patch(only=None)`.
+
+    python tools/drop_in.py                    # on a GPU, with torch and CuPy
+    python tools/drop_in.py --out FILE         # for docs/reliability.md
+
+torch's samples of its products (torch_samples.py), and NumPy's tests of matmul, einsum and linalg
+with CuPy's arrays (numpy_tests.py). What the library's own kernels do not pass is skipped, so that
+a failure is one of dxgemm. Subjects are divided among processes, which build kernels side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy_tests
+import torch_samples
+from recorded_runs import run_info, write_run
+
+EXPLAINED: dict[str, str] = {}  # by a part of a failure's text: why it is none of dxgemm
+
+
+def compute(suite: str, *subject: str) -> dict[str, Any]:
+    """Run one subject of a suite."""
+    return {"torch": torch_samples.run, "numpy": numpy_tests.run}[suite](*subject)
+
+
+def list_subjects(suites: list[str]) -> list[tuple[str, ...]]:
+    """Subjects of suites, those that take long first."""
+    found: dict[str, Iterable[tuple[str, ...]]] = {
+        "numpy": numpy_tests.SUBJECTS,
+        "torch": itertools.product(torch_samples.OPERATORS, torch_samples.DTYPES),
+    }
+    return [(suite, *subject) for suite in found if suite in suites for subject in found[suite]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--suite", action="append", choices=("torch", "numpy"), help="default: both"
+    )
+    parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1))
+    parser.add_argument("--only", default="", help="subjects whose name has this text")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    arguments = parser.parse_args()
+    suites = arguments.suite or ["torch", "numpy"]
+    begin = time.perf_counter()
+    subjects = [x for x in list_subjects(suites) if arguments.only in " ".join(x)]
+    pool = ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"))
+    outcomes: dict[str, dict[str, Any]] = {}
+    with pool:
+        futures = {pool.submit(compute, *subject): subject for subject in subjects}
+        for future in as_completed(futures):
+            suite, *subject = futures[future]
+            try:
+                found = future.result()
+            except Exception as error:
+                found = {"passed": 0, "skipped": {}, "failed": [f"{subject}: {error!r}"]}
+            outcomes.setdefault(suite, {})[" ".join(subject)] = found
+    failed = [text for of in outcomes.values() for one in of.values() for text in one["failed"]]
+    seconds = time.perf_counter() - begin
+    for suite, of in outcomes.items():
+        totals = {name: sum(_count(one[name]) for one in of.values()) for name in COUNTED}
+        print(f"{suite}: {totals}")
+    print("\n".join(failed), f"{seconds:.0f} s", sep="\n")
+    if arguments.out is not None:
+        figures = {**run_info(), "seconds": seconds, "suites": outcomes, "explained": EXPLAINED}
+        write_run(arguments.out, figures)
+    unexplained = [text for text in failed if not any(part in text for part in EXPLAINED)]
+    return 1 if unexplained else 0
+
+
+COUNTED = ("passed", "skipped", "failed")
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(value.values())
+    return len(value) if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
