@@ -21,9 +21,10 @@ class BlockScales(NamedTuple):
     Attributes:
         begin: (tile, thread, result) -> indices of the scales of a thread's rows, and of the
             tile's columns.
-        read: (extra, those indices, block of k) -> factors of the thread's upper and lower row.
+        read: (extra, those indices, block of k) -> scales of the thread's upper and lower row, and
+            of the tile's columns. Nothing is computed with them, which would wait for them.
         read_column: (extra, those indices, block of k, column) -> factor of a column of the result.
-        by_column: True if columns have scales of their own; else those of b are in `read`.
+        by_column: True if columns have scales of their own; else `read` has that of all.
     """
 
     begin: Callable[..., Any]
@@ -44,7 +45,7 @@ def make_block_scales(epilogue: Any, is_exchanged: bool) -> tuple[Any, BlockScal
     """
     if epilogue is None or not epilogue.block_scales:
         return epilogue, None
-    from numba import int32
+    from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import unroll
@@ -71,12 +72,10 @@ def make_block_scales(epilogue: Any, is_exchanged: bool) -> tuple[Any, BlockScal
         upper, lower, column = first
         a_data, _, _, a_step = extra[a_place]
         b_data, _, _, b_step = extra[b_place]
-        of_upper = a_data[upper + block * a_step]
-        of_lower = a_data[lower + block * a_step]
+        of_columns = float32(1)
         if not by_column:
-            of_column = b_data[column + block * b_step]
-            of_upper, of_lower = of_upper * of_column, of_lower * of_column
-        return of_upper, of_lower
+            of_columns = b_data[column + block * b_step]
+        return a_data[upper + block * a_step], a_data[lower + block * a_step], of_columns
 
     def read_column(extra, first, block, col):
         b_data, _, b_along, b_step = extra[b_place]

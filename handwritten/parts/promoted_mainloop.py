@@ -45,8 +45,8 @@ def make_promote(items: int, scales: BlockScales | None) -> Callable[..., Any]:
         if not is_scaled:
             promoted = add_scaled(totals, sums, factors[0])
         else:
+            upper, lower = factors[0] * factors[2], factors[1] * factors[2]
             for i in static_range(0, items, 4):
-                upper, lower = factors
                 above, below = (upper, upper), (lower, lower)
                 if by_column:
                     left: int32 = col + 2 * i
@@ -111,7 +111,7 @@ def make_multiply(config: Any, dtype: str, scales: BlockScales | None = None) ->
             a_desc = low + (a_smem // 16 & 0x3FFF)
             b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
         totals, sums = zeros(float32, items), zeros(float32, items)
-        first, factors, extra = (0, 0, 0), (float32(1), float32(1)), ()
+        first, factors, extra = (0, 0, 0), (float32(1), float32(1), float32(1)), ()
         col: int32 = 0
         n: int32 = 0
         block: int32 = 0
