@@ -208,15 +208,16 @@ def test_a_reduction_sees_scaled_values(kernel):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("draw", ["standard_normal", "random"])
 @pytest.mark.parametrize("k", [512, 8192, 65536])
-def test_sums_of_random_numbers_are_within_their_bound(kernel, k):
-    """Of |a| @ |b|: 2**-10 if promoted every 128 of k, 2**-5 if not."""
+def test_sums_of_random_numbers_are_within_their_bound(kernel, k, draw):
+    """Of |a| @ |b|: 2**-9 if promoted every 128 of k, 2**-3 if not."""
     rng, (m, n) = np.random.default_rng(6), (64, 128)
-    a, b = (rng.standard_normal(shape).astype(E4M3) for shape in ((m, k), (n, k)))
+    a, b = (getattr(rng, draw)(shape).astype(E4M3) for shape in ((m, k), (n, k)))
     out = fetch(dxgemm.gemm(send(a), send(b).T, out=empty((m, n)), **kernel)).astype(float)
     exact, size = a.astype(float) @ b.T.astype(float), abs(a.astype(float)) @ abs(b.T.astype(float))
     worst = (abs(out - exact) / size).max()
-    assert worst < (2.0**-10 if kernel["precision"] is None else 2.0**-5), worst
+    assert worst < (2.0**-9 if kernel["precision"] is None else 2.0**-3), worst
 
 
 BAD = {

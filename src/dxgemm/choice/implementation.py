@@ -97,6 +97,7 @@ class Implementation(ABC):
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
+        measured_as: kernel whose measurements stand in for those that it lacks; "" for none.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Implementation(ABC):
     tensor: str = ""
     candidate_before: int = 0
     rung: int | None = None
+    measured_as: str = ""
 
     # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
     units: ClassVar[Mapping[str, str]] = TENSOR

@@ -50,6 +50,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "wgmma_float8",
         "float8 by wgmma, with sums promoted to float32 and scales of blocks",
         tensor=WGMMA,
+        measured_as="wgmma",
     ),
     Handwritten(
         "skinny_wgmma",

@@ -305,15 +305,17 @@ def _candidates(
 
 def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
     """Speed of a config: as measured, or else that of the kernel's config with the nearest tile."""
-    config = row.config
+    config, measured = row.config, row.implementation
+    if measured.measured_as:
+        measured = find_implementation(measured.measured_as)
     if table is not None:
-        speed = table.speeds.get((dtype, row.implementation.name, str(config)))
+        speed = table.speeds.get((dtype, measured.name, str(config)))
         if speed is not None:
             return speed
         known = [
             (abs(math.log2(other.tile_m * other.tile_n / (config.tile_m * config.tile_n))), speed)
-            for other in row.implementation.configs(dtype, table.chip.arch)
-            if (speed := table.speeds.get((dtype, row.implementation.name, str(other))))
+            for other in measured.configs(dtype, table.chip.arch)
+            if (speed := table.speeds.get((dtype, measured.name, str(other))))
         ]
         if known:
             return min(known, key=lambda entry: entry[0])[1]
