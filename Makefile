@@ -1,7 +1,7 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
 # into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean, wheels
-# (make wheels ARCH="sm_80 sm_90a"), and on a GPU soak, and sanitize, which needs compute-sanitizer
-# of the CUDA toolkit.
+# (make wheels ARCH="sm_80 sm_90a"), and on a GPU soak, drop-in (with torch and CuPy), and sanitize,
+# which needs compute-sanitizer of the CUDA toolkit.
 
 SHELL := /bin/bash
 

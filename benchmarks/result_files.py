@@ -27,6 +27,7 @@ SUITES = (
     "einsum",
     "inner",
     "fp8",
+    "device",
     "precision",
     "accuracy",
 )

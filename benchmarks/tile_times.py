@@ -2,6 +2,7 @@
 
     python benchmarks/tile_times.py times.jsonl --seconds 150 --tiles 192x 256x 64x96
     python benchmarks/tile_times.py times.jsonl --summary
+    python benchmarks/tile_times.py times.jsonl --add-to results/nvidia-h200/tuning.jsonl.gz
 
 Candidates that may be best by the model are checked and timed in turn, on problems of the suite
 `half` first, then on random ones where a tile whose name begins like one of `--tiles` is near the
@@ -11,7 +12,10 @@ best. Lines are those that `dxgemm tune` keeps, which `fit_table.py` reads, with
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import math
+import tempfile
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -20,8 +24,10 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from dxgemm.choice.legality import legal_kernels
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import time_candidates
 from dxgemm.errors import BuildError
+from dxgemm.gpu.cards import CARDS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.tuning.observations import Observation, append, read
 from dxgemm.tuning.workloads import Workload, random_workloads
@@ -102,25 +108,50 @@ def measure_all(path: Path, tiles: list[str], seconds: float, jobs: int) -> None
 
 
 def summarise(path: Path) -> None:
-    """Print for each problem the choice, the best candidate and torch, and their ratios."""
-    from dxgemm.gpu.cards import CARDS
+    """Print the choice, the best candidate and torch for each problem; the cost of lacking a tile.
 
-    device, ratios = CARDS["H200 SXM"].facts, []
-    for workload, one in read(path).items():
+    The cost is the geometric mean, and the greatest, of the best time without it over the best.
+    """
+    device, found, times_of = CARDS["H200 SXM"].facts, read(path), {}
+    ratios = []
+    for workload, one in found.items():
         problem = workload.problem()
         (times,) = time_candidates(problem, device, legal_kernels(problem, device))
-        us = [one.us.get(row.name, math.inf) for row in times.columns.rows]
-        chosen = int(times.us.argmin())
-        best = min(range(len(us)), key=us.__getitem__)
-        rival = one.us[TORCH]
-        ratios.append((rival / us[chosen], rival / us[best]))
+        us = {row.name: one.us.get(row.name, math.inf) for row in times.columns.rows}
+        chosen, best = times.columns.rows[int(times.us.argmin())].name, min(us, key=us.__getitem__)
+        rival, times_of[workload] = one.us[TORCH], us
+        ratios.append((rival / us[chosen], rival / us[best], us[best] / us[chosen]))
         print(
             f"{workload!s:42} torch {rival:7.1f}  best {us[best]:7.1f} ({rival / us[best]:.2f}) "
-            f"{times.columns.rows[best].name:44} chosen {us[chosen]:7.1f} "
-            f"{times.columns.rows[chosen].name}"
+            f"{best:44} chosen {us[chosen]:7.1f} {chosen}"
         )
-    for name, column in zip(("chosen", "best"), zip(*ratios)):
-        print(f"{name}: {geometric_mean(column):.3f}, least {min(column):.2f}")
+    for name, column in zip(("chosen", "best", "best over chosen"), zip(*ratios)):
+        measured_ones = [ratio for ratio in column if ratio > 0]
+        print(f"{name}: {geometric_mean(measured_ones):.3f}, least {min(measured_ones):.2f}")
+    for config in find_implementation("wgmma").kernel.configs:
+        costs = []
+        for us in times_of.values():
+            own = f"wgmma {config}"
+            others = [t for name, t in us.items() if name.split(" fill")[0] != own]
+            costs.append(min(others) / min(us.values()))
+        print(f"without {config!s:36} {geometric_mean(costs):.4f}, at most {max(costs):.2f}")
+
+
+def add_to(packed: Path, path: Path) -> None:
+    """Add the times to those of a packed file, without torch's; those of another day stay."""
+    with tempfile.NamedTemporaryFile() as unpacked:
+        unpacked.write(gzip.decompress(packed.read_bytes()))
+        unpacked.flush()
+        known = read(Path(unpacked.name))
+    for workload, one in read(path).items():
+        us = {name: time_us for name, time_us in one.us.items() if name != TORCH}
+        earlier = known[workload].us if workload in known else {}
+        known[workload] = Observation(workload, {**earlier, **us})
+    lines = [
+        json.dumps({"workload": w, "us": one.us}, separators=(",", ":")) + "\n"
+        for w, one in known.items()
+    ]
+    packed.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
 
 def main() -> None:
@@ -132,9 +163,12 @@ def main() -> None:
     parser.add_argument("--tiles", nargs="*", default=["192x", "256x"])
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--add-to", type=Path, help="observations in gzip, as fit_table.py takes")
     given = parser.parse_args()
     if given.summary:
         summarise(given.times)
+    elif given.add_to:
+        add_to(given.add_to, given.times)
     else:
         measure_all(given.times, given.tiles, given.seconds, given.jobs)
 

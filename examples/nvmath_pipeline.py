@@ -1,11 +1,12 @@
-"""nvmath.device's pipeline beside dxgemm's: the same cuBLASDx, built for one shape and for all.
+"""nvmath.device's product beside dxgemm's: in a kernel of your own, and the same cuBLASDx in gemm.
 
     python examples/nvmath_pipeline.py --sizes 1024 2048
 
-multiplies square matrices by a kernel as nvmath-python's tutorial writes it, and by dxgemm's
-`pipeline`, checks both against NumPy, and says how long each took to build and takes to run.
-nvmath.device compiles shape and strides into each kernel and keeps nothing on disk: every size is
-another build, of minutes. dxgemm builds once, here into an empty cache, for all sizes.
+multiplies square matrices by a kernel as nvmath-python's tutorial writes it, by a kernel with a
+tile of `dxgemm.device`, and by dxgemm's `pipeline`. It checks all against NumPy, and says how many
+lines the kernels have, how long each took to build, and how long it takes to run. nvmath.device
+compiles shape and strides into each kernel and keeps nothing on disk: every size is another build,
+of minutes. dxgemm builds once, here into an empty cache, for all sizes.
 
 The tutorial's kernel assumes that tiles divide the matrices. It scales and adds c, even with
 beta = 0; the one below stores its sums alone, which is quicker.
@@ -19,6 +20,7 @@ nvmath-python's documentation, "cuBLASDx", and its sample of the pipeline API.
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import tempfile
 import time
@@ -42,6 +44,7 @@ KINDS = {
     "float64": ("float64", "pipeline", (128, 64, 16, 128, 4)),
     "float16": ("float32", "pipeline_tma", (128, 256, 64, 256, 4)),
 }
+TILES = {"float64": (64, 128), "float16": (128, 128)}  # of dxgemm.device, by dtype
 
 
 def nvmath_pipeline(a: Any, b: Any, out: Any) -> Callable[[], None]:
@@ -118,6 +121,45 @@ def make_kernel(dtype: str, n: int) -> tuple[Any, Any]:
     return product, kernel
 
 
+def tile_product(a: Any, b: Any, out: Any) -> Callable[[], None]:
+    """A call that computes out = a @ b with a tile of `dxgemm.device`, of any shapes and strides.
+
+    Args:
+        a, b, out: as `nvmath_pipeline` takes them.
+    """
+    tile, kernel = make_tile_kernel(str(a.dtype), str(out.dtype))
+    return tile.plan(kernel, tile.blocks(*out.shape), a, b, out)
+
+
+@cache
+def make_tile_kernel(dtype: str, result_dtype: str) -> tuple[Any, Any]:
+    """Make a tile, and a numba kernel around it."""
+    from numba import cuda
+
+    tile = dxgemm.device.tile(dtype, *TILES[dtype], out=result_dtype)
+
+    @cuda.jit
+    def kernel(a, b, out):
+        row, col = tile.origin(a.shape[0], b.shape[1])
+        acc = tile.accumulator()
+        tile.product(acc, a, b, row, col)
+        tile.store(acc, out, row, col)
+
+    return tile, kernel
+
+
+def lines_of(*functions: Any) -> str:
+    """Lines of code of functions, without blank lines, comments and docstrings."""
+    count = 0
+    for function in functions:
+        text = inspect.getsource(getattr(function, "__wrapped__", function))
+        _, quote, rest = text.partition('"""')
+        text = text.partition(quote)[0] + rest.partition(quote)[2] if quote else text
+        lines = (line.strip() for line in text.splitlines())
+        count += sum(bool(line) and not line.startswith("#") for line in lines)
+    return str(count)
+
+
 def allow_shared_memory(kernel: Any, arguments: tuple[Any, ...], smem_bytes: int) -> None:
     """Compile a kernel and let it have more than 48 KiB, which numba does not ask the driver for.
 
@@ -136,7 +178,7 @@ def allow_shared_memory(kernel: Any, arguments: tuple[Any, ...], smem_bytes: int
 
 
 def measure(size: int, dtype: str) -> list[tuple[str, ...]]:
-    """Rows of the table: both pipelines with square matrices of one size.
+    """Rows of the table: all products of square matrices of one size.
 
     Raises:
         ArithmeticError: a result differs from NumPy's.
@@ -152,9 +194,14 @@ def measure(size: int, dtype: str) -> list[tuple[str, ...]]:
 
     builds: dict[str, Callable[[], Callable[[], Any]]] = {
         "nvmath.device": lambda: nvmath_pipeline(a, b, out),
+        "dxgemm.device": lambda: tile_product(a, b, out),
         f"dxgemm {implementation}": lambda: dxgemm.plan(
             a, b, out=out, implementation=implementation
         ),
+    }
+    lines = {
+        "nvmath.device": lines_of(nvmath_pipeline, make_kernel, allow_shared_memory),
+        "dxgemm.device": lines_of(tile_product, make_tile_kernel),
     }
     calls = {}
     for name, build in builds.items():
@@ -167,13 +214,14 @@ def measure(size: int, dtype: str) -> list[tuple[str, ...]]:
         if not np.array_equal(first_result, expected):
             raise ArithmeticError(f"{name}: the product of {size} x {size} differs from NumPy's.")
 
-    # The clock rate depends on what is multiplied: small integers would flatter both.
+    # The clock rate depends on what is multiplied: small integers would flatter all.
     a[...], b[...] = (cupy.random.standard_normal(a.shape).astype(dtype) for _ in range(2))
     rows = []
     for name, (call, build_s) in calls.items():
         time_us = call_us(call)
         rate = f"{2 * size**3 / time_us / 1e6:.1f}"
-        rows.append((str(size), name, f"{build_s:.2f} s", f"{time_us:.1f} us", rate))
+        written = lines.get(name, "1")
+        rows.append((str(size), name, written, f"{build_s:.2f} s", f"{time_us:.1f} us", rate))
     return rows
 
 
@@ -192,7 +240,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache_directory:
         os.environ["DXGEMM_CACHE_DIR"] = cache_directory
         rows = [row for size in options.sizes for row in measure(size, options.dtype)]
-    print_table(("m = n = k", options.dtype, ">to first result", ">a call", ">TFLOP/s"), rows)
+    headers = "m = n = k", options.dtype, ">lines", ">to first result", ">a call", ">TFLOP/s"
+    print_table(headers, rows)
     print(f"A call: {clock_name()}.")
     print("Every product equals NumPy's.")
 

@@ -25,11 +25,11 @@ from dxgemm.handwritten.parts.simulated_integers import Int32, low_word
 
 CHUNK = 16  # bytes that a swizzle moves together
 KINDS = {
-    "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8",
+    "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8",
     "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
 }  # fmt: skip
 _STORED = {
-    "f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8,
+    "f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8,
     "e4m3": np.uint8, "e5m2": np.uint8,
 }  # fmt: skip
 FIRST_MAP = 2**61  # made-up addresses of tensor maps
@@ -158,7 +158,7 @@ def _own_lines(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _sums(kind: str, acc: Any, left: np.ndarray, right: np.ndarray) -> tuple[Any, ...]:
     product = (left @ right.T).reshape(2, -1, 2).transpose(1, 0, 2).ravel()
-    convert = low_word if kind == "s8" else np.float32
+    convert = low_word if kind.endswith("8") else np.float32
     return tuple(convert(float(x) + y) for x, y in zip(acc, product, strict=True))
 
 
@@ -166,9 +166,9 @@ def wgmma_of_two(
     kind: str, a_high: int, b_high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool
 ) -> Any:
     rows, columns = _own_lines(len(acc))
-    of_a, _, of_b = kind.partition(".")
-    left = _operand(a, a_high, rows, of_a, a_across)
-    return _sums(kind, acc, left, _operand(b, b_high, columns, of_b or of_a, b_across))
+    a_kind, _, b_kind = kind.partition(".")
+    left = _operand(a, a_high, rows, a_kind, a_across)
+    return _sums(kind, acc, left, _operand(b, b_high, columns, b_kind or a_kind, b_across))
 
 
 def wgmma(kind: str, high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool) -> Any:

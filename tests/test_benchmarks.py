@@ -574,6 +574,23 @@ def test_a_table_is_fitted_without_a_gpu(tmp_path: Path) -> None:
     assert ("float64", "naive", "128x1") in read_table(table).speeds
 
 
+def test_times_of_tiles_are_added_to_those_of_a_table_and_judged(tmp_path: Path) -> None:
+    best, other, alone = "wgmma 128x192 stages 5", "wgmma 128x256 stages 4", "naive 128x1"
+    problem = ["float16", 4096, 4096, 4096, 1, None, "row_col", False]
+    kept = {"workload": problem, "us": {best: 220.0, alone: 9e4}}
+    times = {"workload": problem, "us": {best: 200.0, other: 210.0, "torch": 190.0}}
+    packed, path = tmp_path / "tuning.jsonl.gz", tmp_path / "times.jsonl"
+    packed.write_bytes(gzip.compress(f"{json.dumps(kept)}\n".encode()))
+    path.write_text(f"{json.dumps(times)}\n")
+    run_script("tile_times.py", path, "--add-to", packed)
+    (line,) = gzip.decompress(packed.read_bytes()).decode().splitlines()
+    assert json.loads(line)["us"] == {best: 200.0, other: 210.0, alone: 9e4}
+    printed = run_script("tile_times.py", path, "--summary").splitlines()
+    assert "torch   190.0  best   200.0 (0.95)" in printed[0]
+    costs = {line.split("without ")[1].split("  ")[0]: line.split()[-1] for line in printed[4:]}
+    assert costs["128x192 stages 5"] == "1.05" and costs["128x256 stages 4"] == "1.00"
+
+
 def test_every_suite_runs_in_the_simulator_and_leaves_no_results(tmp_path: Path) -> None:
     if not simulator_enabled():
         pytest.skip("on a GPU the suites run themselves")

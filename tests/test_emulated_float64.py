@@ -69,10 +69,12 @@ def test_remainders_by_float32_are_exact():
     value = (total + moduli.TOTAL_BITS).view(np.float32) - np.float32(moduli.TOTAL)
     np.testing.assert_array_equal(value, total)
     for modulus in moduli.MODULI:
-        inverse = np.float32(1 / modulus)
-        quotient = (value * inverse + np.float32(moduli.ROUNDING)).view(np.int32)
-        nearest = total - modulus * (quotient - moduli.ROUNDING_BITS)
+        inverse, rounding = np.float32(1 / modulus), np.float32(moduli.ROUNDING)
+        quotient = (value * inverse + rounding) - rounding
+        nearest = total - modulus * quotient.astype(int)
         assert (np.abs(nearest) <= modulus // 2).all()
+        bits = (value - np.float32(modulus) * quotient + rounding).view(np.int32)
+        np.testing.assert_array_equal(bits.astype(np.int8), nearest.astype(np.int8))
         # Whether the compiler rounds between multiplication and addition does not matter.
         fused = np.rint(value.astype(float) * inverse)
         assert (np.abs(total - modulus * fused) <= modulus // 2).all()
@@ -90,6 +92,7 @@ def test_weights_of_bytes_sum_up_to_a_remainder(bias, width):
         packed, offset = moduli.byte_weights(modulus, bias, width)
         weights = [w for word in packed for w in word.to_bytes(4, "little", signed=True)]
         weights = [w - 256 if w > 127 else w for w in weights]
+        offset -= moduli.TOTAL_BITS
         least = offset + 255 * sum(w for w in weights if w < 0)
         most = offset + 255 * sum(w for w in weights if w > 0)
         assert least >= 0 and most < 2**20

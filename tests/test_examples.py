@@ -51,6 +51,16 @@ def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, 
     assert "<svg" in plot.read_text()
 
 
+@pytest.mark.parametrize(
+    "name, agreement",
+    [("fused_mlp", "Every result agrees with NumPy's"), ("close_pairs", "both lists agree")],
+)
+def test_kernels_with_tiles(name, agreement):
+    if not simulator_enabled() and name == "fused_mlp":
+        pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
+    assert agreement in run_example(name)
+
+
 def test_the_pipeline_of_nvmath_wants_a_gpu():
     if not simulator_enabled():
         pytest.skip("there is a GPU")
@@ -74,3 +84,10 @@ def test_the_pipeline_of_nvmath_takes_whole_tiles_only(monkeypatch, m, n, k):
 
     with pytest.raises(ValueError, match=rf"m={m}, n={n}, k={k}"):
         nvmath_pipeline(np.ones((m, k)), np.ones((k, n)), np.ones((m, n)))
+
+
+def test_integers_agree_with_those_of_python():
+    printed = run_example("integers", "--size", "9" if simulator_enabled() else "120")
+    symbols = 6 if simulator_enabled() else 32
+    assert "triangles" in printed and f"messages of {symbols} symbols" in printed
+    assert "Every result agrees with Python's integers" in printed

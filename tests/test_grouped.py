@@ -201,11 +201,6 @@ REFUSED = {
     "lengths": ((TWICE, TWICE[:1]), errors.ShapeError, "a has 2, b has 1 arrays"),
     "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"a\[0\] is \(2, 2,"),
     "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"b\[1\] is 3, not an array"),
-    "integers": (
-        ([matrix(2, 2, dtype=np.int8)], [matrix(2, 2, dtype=np.int8)]),
-        errors.DtypeError,
-        r"a\[0\] is int8; groups are computed in float32, .*, bfloat16, complex64, complex128",
-    ),
     "two dtypes of results": (
         (HALVES, HALVES, [matrix(2, 2, dtype=np.float16), matrix(2, 2)]),
         errors.DtypeError,

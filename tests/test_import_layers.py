@@ -28,7 +28,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api", "contractions"),
+    ("api", "contractions", "device"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),

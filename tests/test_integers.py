@@ -13,19 +13,25 @@ from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.call.bind import longest_product
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import byte_products, cublas_limits
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.selection import choose
+from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.residue_products import lower_residues
-from dxgemm.problem import byte_form
+from dxgemm.problem import residue_form as _residue_form
+from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import residue_form
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm, residue_form
+from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
@@ -40,7 +46,7 @@ RESULTS = {
 NEW = {"uint32": "uint32", "uint64": "uint64", "int64": "int64"}
 NEW |= dict.fromkeys(("int32 uint32", "uint32 int32"), "int64")
 
-# Operands and results that are computed by products of their bytes.
+# Operands and results that are computed by products of their bytes, or of residues.
 BY_BYTES = [
     ("int16", "int32"), ("uint16", "uint32"), ("uint16 int16", "int32"), ("int16 uint16", "int64"),
     ("int32", "int32"), ("uint32", "uint32"), ("int32 uint32", "int32"), ("uint32", "int64"),
@@ -66,22 +72,31 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
     return product != 0 if dtype == "bool" else product.astype(dtype)
 
 
-WAYS = ("integers", "bytes") if simulator_enabled() else ("integers", "bytes", "residues")
+# Of the forms, bytes make results of 32 bits, residues those of 64. The simulator runs two.
+FORMS = {
+    "themselves": type(None), "by bytes": ByteForm, "in one kernel": JoinedForm,
+    "by residues": ResidueForm, "by remainders": RemainderForm,
+}  # fmt: skip
+WAYS = list(FORMS)[: 2 if simulator_enabled() else 4]
+CASES = [
+    (way, *dtypes)
+    for way in WAYS
+    for dtypes in BY_BYTES
+    if way == "themselves" or (way != "by residues") == dtypes[1].endswith("32")
+]
+all_ways = pytest.mark.parametrize("way, dtype, out_dtype", CASES, indirect=["way"])
 
 
-def quickest(way):
-    """Choice of one form: that of bytes, or of residues for results of 64 bits, or none."""
-
-    def quickest(problem, forms, device):
-        return {"integers": None, "bytes": forms[0], "residues": forms[-1]}[way]
-
-    return quickest
-
-
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 def way(request, monkeypatch):
     """Has integers multiplied themselves, or by their bytes or residues."""
-    monkeypatch.setattr(byte_products, "quickest", quickest(request.param))
+    monkeypatch.setattr(
+        byte_products,
+        "quickest",
+        lambda problem, forms, device: next(
+            form for form in (*forms, None) if isinstance(form, FORMS[request.param])
+        ),
+    )
     clear_routes()
     yield request.param
     clear_routes()
@@ -253,7 +268,7 @@ def laid(home, values, layout):
     return found
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 def test_all_ways_give_the_same_bits_in_every_layout(home, rng, way, dtype, out_dtype):
     m, n, k = SIZE
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -277,7 +292,7 @@ def extremes(m, n, k, a_dtype, b_dtype):
     return a, b
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 def test_extremes_and_tails_of_k(home, way, dtype, out_dtype):
     for k in (33,) if simulator_enabled() else (1, 7, 33):
         a, b = extremes(3, 2, k, *factor_dtypes(dtype))
@@ -286,7 +301,7 @@ def test_extremes_and_tails_of_k(home, way, dtype, out_dtype):
         np.testing.assert_array_equal(home.fetch(out), exact(a, b, out_dtype))
 
 
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES[::3])
+@all_ways
 def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
     m, n, k = (3, 2, 5) if simulator_enabled() else SIZE
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -297,19 +312,8 @@ def test_batches_with_a_broadcast_factor(home, rng, way, dtype, out_dtype):
         np.testing.assert_array_equal(home.fetch(out), exact(left, right, out_dtype))
 
 
-def test_parts_of_k_and_of_the_rows_are_added_up(home, rng, monkeypatch):
-    monkeypatch.setattr(byte_products, "quickest", quickest("bytes"))
-    monkeypatch.setattr(byte_form, "MOST_EXACT_K", 64)
-    monkeypatch.setattr(byte_form, "MOST_SUMS_BYTES", 400)
-    clear_routes()
-    a, b, c = (whole(rng, shape, "int64") for shape in ((5, 20), (20, 3), (5, 3)))
-    result = dxgemm.gemm(*map(home.send, (a, b, c)), 2**61 + 1, -(2**63))
-    clear_routes()
-    np.testing.assert_array_equal(home.fetch(result), exact(a, b, "int64", 2**61 + 1, -(2**63), c))
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 @pytest.mark.parametrize("extreme", ["min", "max", "random"])
 def test_long_sums_are_exact_or_wrap(cupy, rng, way, dtype, out_dtype, extreme):
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -322,7 +326,7 @@ def test_long_sums_are_exact_or_wrap(cupy, rng, way, dtype, out_dtype, extreme):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype, out_dtype", BY_BYTES)
+@all_ways
 @pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (1000, 3, 513)])
 def test_large_products_of_integers(cupy, rng, way, dtype, out_dtype, shape):
     (m, n, k), (a_dtype, b_dtype) = shape, factor_dtypes(dtype)
@@ -337,9 +341,7 @@ def test_large_products_of_integers(cupy, rng, way, dtype, out_dtype, shape):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["uint8", "uint8 int8", "int8 uint8"])
-@pytest.mark.parametrize(
-    "name", ["wgmma", "tensor_tile", "shifted_tile", "skinny_wgmma", "skinny_shifted"]
-)
+@pytest.mark.parametrize("name", ["wgmma", "tensor_tile", "shifted_tile"])
 @pytest.mark.parametrize("order", ["row", "column"])
 def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, order):
     a_dtype, b_dtype = factor_dtypes(dtype)
@@ -349,6 +351,27 @@ def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, orde
         out = laid(home, np.zeros((m, n), np.int32), order)
         dxgemm.gemm(*sent, out=out, implementation=name)
         np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
+
+
+@pytest.mark.gpu
+@all_ways
+def test_few_rows_and_columns(cupy, rng, way, dtype, out_dtype):
+    """Those of `gemv`, of all its configs and layouts; and what is chosen."""
+    if way != "themselves":
+        pytest.skip("gemv multiplies integers themselves")
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    configs = [("gemv", str(config)) for config in find_implementation("gemv").kernel.configs]
+    for few, many, k in ((1, 65, 1), (3, 201, 1041), (7, 130, 4097)):
+        for m, n in ((few, many), (many, few)):
+            a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+            c = whole(rng, (m, n), out_dtype)
+            expected = exact(a, b, out_dtype, 3, -1, c)
+            for left in (cupy.asarray(a), cupy.asarray(a.T.copy()).T):
+                for right in (cupy.asarray(b), cupy.asarray(b.T.copy()).T):
+                    for name in (None, *configs):
+                        sent = left, right, cupy.asarray(c)
+                        out = dxgemm.gemm(*sent, 3, -1, implementation=name)
+                        np.testing.assert_array_equal(out.get(), expected)
 
 
 @pytest.mark.parametrize("alpha, beta", [(1, 0), (0, 1), (1, 1)])
@@ -373,6 +396,7 @@ def test_empty_products_of_integers(home, dtype):
         assert result.shape == (m, n) and not result.any()
 
 
+@pytest.mark.parametrize("way", ["themselves", *WAYS[3:]], indirect=True)
 def test_alpha_and_beta_of_64_bits_are_exact(home, way):
     a, b = np.ones((2, 3), np.uint64), np.ones((3, 2), np.uint64)
     c = np.full((2, 2), 3, np.uint64)
@@ -415,10 +439,61 @@ def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
     total = dxgemm.gemm(home.send(a), home.send(b), epilogue=dxgemm.reductions.sum())
     assert int(home.fetch(total)) == exact(a, b, "int64").sum()
     wide = np.ones((2, 2), np.int64)
-    with pytest.raises(errors.UnsupportedProblemError, match="8 and 16 bits"):
-        dxgemm.gemm(wide, wide, epilogue=dxgemm.reductions.sum())
+    for epilogue in (dxgemm.epilogues.scale(2), dxgemm.epilogues.relu | dxgemm.reductions.sum()):
+        with pytest.raises(errors.UnsupportedProblemError, match="8 and 16 bits"):
+            dxgemm.gemm(wide, wide, epilogue=epilogue)
+    with pytest.raises(errors.UnsupportedProblemError, match="int32 and int64, not uint64"):
+        unsigned = wide.astype(np.uint64)
+        dxgemm.gemm(unsigned, unsigned, epilogue=dxgemm.reductions.sum())
+    with pytest.raises(errors.UnsupportedProblemError, match="leave out fused=True"):
+        dxgemm.gemm(wide, wide, epilogue=replace(dxgemm.reductions.sum(), fused=True))
 
 
+REDUCTIONS = ("sum", "min", "max", "argmin", "argmax", "norm")
+
+
+REDUCED = [
+    (*case, modulus)
+    for case in CASES
+    for modulus in (None, 97)
+    if case[1:] in (("int32", "int32"), ("int64", "int64"))
+    if modulus is None or case[0] in ("themselves", "by residues")
+]
+
+
+@pytest.mark.parametrize("way, dtype, out_dtype, modulus", REDUCED, indirect=["way"])
+def test_long_integers_are_reduced_where_they_are_stored(home, rng, way, dtype, out_dtype, modulus):
+    m, n, k = SIZE
+    a, b, c = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype), whole(rng, (m, n), out_dtype)
+    if modulus:
+        matrix = exact_modulo(modulus, a, b, 2, 3, c).astype(out_dtype)
+    else:
+        matrix = exact(a, b, out_dtype, 2, 3, c)
+    sent = [home.send(x) for x in (a, b, c)]
+    for index, name in enumerate(REDUCTIONS):
+        reduction = getattr(dxgemm.reductions, name)((0, 1, None)[index % 3])
+        out = home.send(np.zeros((m, n), out_dtype)) if index % 2 else None
+        found = dxgemm.gemm(*sent, 2, 3, out=out, epilogue=reduction, modulus=modulus)
+        expected = reduction.on_host(matrix)
+        if name == "norm":
+            np.testing.assert_allclose(home.fetch(found), expected, rtol=1e-12)
+        else:
+            np.testing.assert_array_equal(home.fetch(found), expected)
+            assert found.dtype == expected.dtype
+        if out is not None:
+            np.testing.assert_array_equal(home.fetch(out), matrix)
+
+
+def test_reductions_of_the_extremes_of_int64(home):
+    for extreme in (np.iinfo(np.int64).min, np.iinfo(np.int64).max):
+        a, b = np.full((3, 1), extreme), np.ones((1, 2), np.int64)
+        for name in ("argmin", "argmax", "min", "max", "sum"):
+            reduction = getattr(dxgemm.reductions, name)(axis=1)
+            found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), epilogue=reduction))
+            np.testing.assert_array_equal(found, reduction.on_host(a @ b))
+
+
+@pytest.mark.parametrize("way", WAYS[:3], indirect=True)
 def test_plans_matmul_and_symmetric_results(home, rng, way):
     m, n, k = SIZE
     a, b = whole(rng, (m, k), "int32"), whole(rng, (k, n), "int32")
@@ -458,8 +533,9 @@ def test_integers_of_jax(rng):
 
 @pytest.mark.parametrize(
     "dtype, products",
-    [("uint16", "4 products of bytes"), ("int16", "4 products of bytes"),
-     ("int32", "10 products of bytes"), ("int64", "18 products of residues")],
+    [("uint16", "4 products of bytes, in one kernel"),
+     ("int16", "4 products of bytes, in one kernel"),
+     ("int32", "10 products of bytes, in one kernel"), ("int64", "18 products of residues")],
 )  # fmt: skip
 def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
     explained = dxgemm.explain_shape(4096, 4096, 4096, dtype, gpu="H200")
@@ -469,42 +545,241 @@ def test_explain_says_how_many_products_of_bytes_there_are(dtype, products):
     assert dxgemm.explain_shape(8, 8, 8, "int16", gpu="H200").work.computed_as is None
 
 
+def multiplied_by_residues(problem, arrays, alpha, beta):
+    """All steps of a product by residues but that of residues, which NumPy stands in for."""
+    form = residue_form(problem)
+    kernel = find_implementation("emulated_float64")
+    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
+    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
+    values = {
+        name: array.__array_interface__["data"][0] for name, array in (arrays | memory).items()
+    } | {"alpha": alpha, "beta": beta}
+    moduli = np.array(MODULI[: form.count])[:, None, None]
+    m, n, pitches = problem.m, problem.n, [row_bytes(x) for x in (form.slice_k, problem.n)]
+    for index, step in enumerate(program.steps):
+        if index % 4 == 2:
+            assert not memory["flag"].any()
+            a, b = (
+                memory[f"digits of {x}"].reshape(form.count, -1, pitches[0]).astype(int)
+                for x in "ab"
+            )
+            assert not a[:, :, form.slice_k :].any()
+            found = (a @ b.transpose(0, 2, 1) + 128) % moduli - 128
+            memory["residues of the result"].reshape(form.count, m, pitches[1])[:, :, :n] = found
+            continue
+        given = (values[x.name] + x.offset if isinstance(x, Symbol) else x
+                 for x in (*step.values, *step.operands))  # fmt: skip
+        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(given), 0)
+    return form.count
+
+
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int32 uint32", "int16"])
-@pytest.mark.parametrize("order", ["row", "column"])
-def test_residues_are_made_of_integers_and_integers_of_residues(rng, dtype, order):
-    """All steps but the product of residues, which NumPy stands in for."""
+@pytest.mark.parametrize(
+    "order, modulus, most_k", [("row", 0, 2**17), ("column", 0, 16), ("row", 2**31 - 1, 16)]
+)
+def test_residues_are_made_of_integers_and_integers_of_residues(
+    rng, monkeypatch, dtype, order, modulus, most_k
+):
     if not simulator_enabled():
         pytest.skip("the simulator's kernels read NumPy's memory")
+    monkeypatch.setattr(_residue_form, "LONGEST_K", most_k)
     m, n, k = 3, 5, 19
     a_dtype, b_dtype = factor_dtypes(dtype)
-    a, b = whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    a, b = extremes(m, n, k, a_dtype, b_dtype) if modulus else (
+        whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
+    )  # fmt: skip
     if order == "column":
         a, b = np.asfortranarray(a), np.asfortranarray(b)
     c, out = whole(rng, (m, n), "int64"), np.zeros((m, n), np.int64)
     problem = replace(contiguous_problem(dtype, m, n, k, out_dtype="int64"), reads_c=True)
     if order == "column":
         problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
-    form = residue_form(problem)
-    kernel = find_implementation("emulated_float64")
-    program = lower_residues(form, Candidate(kernel, kernel.kernel.configs[0]), SIMULATED_DEVICE)
-    memory = {name: np.full(size, 77, np.int8) for name, size in program.buffers.items()}
-    arrays = {"a": a, "b": b, "c": c, "out": out} | memory
-    values = {name: array.__array_interface__["data"][0] for name, array in arrays.items()}
-    values |= {"alpha": -3, "beta": 7}
+    if modulus:
+        problem = replace(problem, precision=f"modulo {modulus}")
+    arrays = {"a": a, "b": b, "c": c, "out": out}
+    count = multiplied_by_residues(problem, arrays, -3, 7)
+    if modulus:
+        np.testing.assert_array_equal(out, exact_modulo(modulus, a, b, -3, 7, c))
+        assert count < 12
+    else:
+        np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))
 
-    def run(step):
-        given = (*step.values, *step.operands)
-        call = [x if isinstance(x, int) else values[x.name] + x.offset for x in given]
-        SimulatedLaunch(step.spec, step.arguments, step.blocks)(tuple(call), 0)
 
-    split_a, split_b, _, adding = program.steps
-    run(split_a)
-    run(split_b)
-    assert not memory["flag"].any()
-    residues = [memory[f"digits of {x}"].reshape(form.count, -1, 32).astype(int) for x in "ab"]
-    assert not residues[0][:, :, k:].any()
-    moduli = np.array(MODULI[: form.count])[:, None, None]
-    found = (residues[0] @ residues[1].transpose(0, 2, 1) + 128) % moduli - 128
-    memory["residues of the result"].reshape(form.count, m, 32)[:, :, :n] = found
-    run(adding)
-    np.testing.assert_array_equal(out, exact(a, b, "int64", -3, 7, c))
+PRIMES = (2, 3, 97, 65537, 998_244_353, 2**31 - 2, 2**31 - 1)  # the last but one is no prime
+
+
+def exact_modulo(modulus, a, b, alpha=1, beta=0, c=None):
+    """(alpha * a @ b + beta * c) modulo a number, by Python's integers."""
+    product = alpha * (a.astype(object) @ b.astype(object))
+    return (product + (beta * c.astype(object) if beta else 0)) % modulus
+
+
+def test_products_modulo_a_number_are_those_of_python_integers(home, rng):
+    """Extremes of all dtypes, every modulus, negative and large factors; dtypes as without."""
+    size = (4, 3, 19) if simulator_enabled() else (65, 33, 190)
+    for index, dtype in enumerate(x for x in RESULTS if x != "bool"):
+        m, n, k = size
+        a, b = extremes(m, n, k, *factor_dtypes(dtype))
+        a[1:, ::2], b[:, 1:] = (
+            whole(rng, a[1:, ::2].shape, a.dtype),
+            whole(rng, (k, n - 1), b.dtype),
+        )
+        alpha, beta = (-(2**31), 2**31 - 1) if INTEGER_BITS.get(dtype, 0) <= 16 else (-(2**63), 7)
+        for modulus in PRIMES[index % 3 :: 3] if simulator_enabled() else PRIMES:
+            out = home.fetch(dxgemm.gemm(home.send(a), home.send(b), modulus=modulus))
+            assert out.dtype == NEW.get(dtype, "int32")
+            np.testing.assert_array_equal(out, exact_modulo(modulus, a, b))
+            c = whole(rng, (m, n), out.dtype)
+            layouts = list(LAYOUTS)[index % len(LAYOUTS) :] + list(LAYOUTS)
+            sent = [laid(home, x, layout) for x, layout in zip((a, b, c), layouts)]
+            found = home.fetch(dxgemm.gemm(*sent, alpha, beta, modulus=modulus))
+            np.testing.assert_array_equal(found, exact_modulo(modulus, a, b, alpha, beta, c))
+
+
+def residues(values, modulus):
+    """Values modulo a number, in [0, modulus), as uint64."""
+    if values.dtype == np.uint64:
+        return values % np.uint64(modulus)
+    return (values.astype(np.int64) % modulus).astype(np.uint64)
+
+
+@pytest.mark.parametrize("way", ["by remainders"], indirect=True)
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint8 int8", "uint64", "int64"])
+def test_products_modulo_a_byte_are_one_product_of_bytes(home, rng, monkeypatch, way, dtype):
+    """Reduced operands, whose sums are exact in int32 for a part of k at a time."""
+    m, n, k = SIZE
+    monkeypatch.setattr(_residue_form, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
+    a, b = extremes(m, n, k, *factor_dtypes(dtype))
+    a[1:, ::2], b[:, 1:] = whole(rng, a[1:, ::2].shape, a.dtype), whole(rng, (k, n - 1), b.dtype)
+    c = whole(rng, (m, n), "int64")
+    for modulus in (2, 3, 255, 256):
+        sent = [home.send(x) for x in (np.asfortranarray(a), b, c)]
+        found = home.fetch(dxgemm.gemm(*sent, -5, 7, modulus=modulus))
+        np.testing.assert_array_equal(found, exact_modulo(modulus, a, b, -5, 7, c))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint64"])
+@pytest.mark.parametrize("modulus", [2, 998_244_353, 2**31 - 1])
+@pytest.mark.parametrize("shape", [(300, 500, 700), (1, 1000, 1000), (100, 3, 2**17 + 5)])
+def test_large_products_modulo_a_number(cupy, rng, dtype, modulus, shape):
+    m, n, k = shape
+    a, b, c = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype), whole(rng, (m, n), "int64")
+    left, right, added = (residues(x, modulus) for x in (a, b, c))
+    expected = np.zeros((m, n), np.uint64)
+    for first in range(0, k, 4):  # products are below 2**62
+        x, y = left[:, first : first + 4], right[first : first + 4]
+        expected = (expected % modulus) + x @ y
+    expected = (5 * (expected % modulus) + (modulus - 1) * added) % modulus
+    names = [None, "emulated_float64", "emulated_float64_tile", "widening_tile"]
+    for name in names + ["wgmma", "tensor_tile", "shifted_tile"] * (modulus <= 256):
+        sent = [cupy.asarray(x) for x in (a, b, c)]
+        out = dxgemm.gemm(*sent, 5, -1, modulus=modulus, implementation=name)
+        np.testing.assert_array_equal(out.get(), expected)
+
+
+def test_a_modulus_goes_with_batches_plans_matmul_groups_and_symmetric_results(home, rng):
+    a, b = whole(rng, (2, 3, 5), "int64"), whole(rng, (5, 4), "int64")
+    sent, expected = (home.send(a), home.send(b)), exact_modulo(97, a, b)
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(*sent, modulus=97)), expected)
+    np.testing.assert_array_equal(home.fetch(dxgemm.matmul(*sent, modulus=97)), expected)
+    row = dxgemm.matmul(home.send(a[0, 0]), sent[1], modulus=97)
+    np.testing.assert_array_equal(home.fetch(row), expected[0, 0])
+    plan = dxgemm.plan(*sent, modulus=97)
+    np.testing.assert_array_equal(home.fetch(plan()), expected)
+    assert "modulo 97" in repr(plan)
+    options = {"triangular": ("lower", None), "modulus": 97}
+    found = home.fetch(dxgemm.gemm(sent[0][0], sent[1], **options))
+    np.testing.assert_array_equal(found, exact_modulo(97, np.tril(a[0]), b))
+    found = dxgemm.gemm_symmetric(sent[0][0], modulus=97)
+    np.testing.assert_array_equal(home.fetch(found), exact_modulo(97, a[0], a[0].T))
+    lists = [home.send(a[0]), home.send(a[1][:2])], [home.send(b), home.send(b[:, :3].copy())]
+    found = [home.fetch(x) for x in dxgemm.gemm_grouped(*lists, modulus=97)]
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[1], expected[1][:2, :3])
+
+
+def test_without_products_c_is_reduced_by_the_modulus(home):
+    c, a = np.int32([[-1, 97, 5]]), np.ones((1, 2), np.int32)
+    for alpha, left in ((0, a), (1, a[:, :0])):
+        b = np.ones((left.shape[1], 3), np.int32)
+        sent = [home.send(x.copy()) for x in (left, b, c)]
+        found = dxgemm.gemm(*sent, alpha, 1, modulus=97)
+        np.testing.assert_array_equal(home.fetch(found), [[96, 0, 5]])
+        sent = [home.send(left)], [home.send(b)], [home.send(c.copy())]
+        (found,) = dxgemm.gemm_grouped(*sent, alpha, 1, modulus=97)
+        np.testing.assert_array_equal(home.fetch(found), [[96, 0, 5]])
+
+
+MODULAR_FAULTS = {
+    "one": ({"modulus": 1}, errors.SettingError, "pass an integer from 2 to 2147483647"),
+    "too large": ({"modulus": 2**31}, errors.SettingError, "modulus is 2147483648"),
+    "True": ({"modulus": True}, errors.SettingError, "modulus is True"),
+    "a float": ({"modulus": 97.0}, errors.SettingError, "modulus is 97.0"),
+    "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
+    "an epilogue": (
+        {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
+        errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, a modulus",
+    ),
+    "an inner function": (
+        {"modulus": 97, "inner": dxgemm.inners.min_plus},
+        errors.UnsupportedProblemError, "inner functions take integers",
+    ),
+    "a kernel": (
+        {"modulus": 257, "implementation": "wgmma"},
+        errors.UnsupportedProblemError, "does not compute modulo|needs a GPU",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [dxgemm.gemm, dxgemm.plan, dxgemm.explain])
+@pytest.mark.parametrize("options, error, text", MODULAR_FAULTS.values(), ids=MODULAR_FAULTS)
+def test_what_does_not_go_with_a_modulus_is_refused(call, options, error, text):
+    a, c = np.ones((2, 2), np.int8), np.full((2, 2), 500, np.int32)
+    with pytest.raises(error, match=text):
+        call(a, a, c, **options)
+    assert (c == 500).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64", "bool"])
+def test_a_modulus_is_for_integers(dtype):
+    a = np.ones((2, 2), dtype)
+    with pytest.raises(
+        errors.DtypeError, match=f"integers of 8 to 64 bits, but a and b are {dtype}"
+    ):
+        dxgemm.gemm(a, a, modulus=97)
+    with pytest.raises(errors.ScalarError, match=r"alpha is 0\.5"):
+        dxgemm.gemm(np.ones((2, 2), np.int32), np.ones((2, 2), np.int32), alpha=0.5, modulus=97)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint32", "int64", "uint8 int8"])
+def test_groups_of_integers(home, rng, dtype):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    sizes = (3, 4, 5), (1, 2, 7), (2, 0, 3), (3, 2, 0)
+    lists = [
+        (whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)) if m * n * k else
+        (np.ones((m, k), a_dtype), np.ones((k, n), b_dtype)) for m, n, k in sizes
+    ]  # fmt: skip
+    a, b = ([home.send(x) for x in side] for side in zip(*lists))
+    for group in (dxgemm.gemm_grouped(a, b), dxgemm.plan_grouped(a, b)()):
+        for (left, right), found in zip(lists, map(home.fetch, group), strict=True):
+            np.testing.assert_array_equal(found, exact(left, right, found.dtype.name))
+    for alpha in (0.5, 2**64, -(2**63) - 1):
+        with pytest.raises(errors.ScalarError, match=r"alpha\[1\] is .*pass an integer from"):
+            dxgemm.gemm_grouped(a, b, alpha=[1, alpha, 1, 1])
+
+
+def test_one_kernel_computes_all_products_of_bytes():
+    """Few rows of int16, of whose bytes one product alone has signs."""
+    problem = contiguous_problem("int16", 8, 1000, 1024, layout="row_col")
+    form = ByteForm(problem)
+    kernel = choose(longest_product(form), find_card("H200").facts)
+    assert {kernel.implementation.supports(form.product(term)) for term in form.terms} == {None}
+
+
+def test_explain_says_what_a_modulus_costs():
+    explained = dxgemm.explain_shape(4096, 4096, 4096, "int64", modulus=998_244_353, gpu="H200")
+    assert explained.work.computed_as == "9 products of residues"
+    assert "int64 modulo 998244353 on" in str(explained)
+    with pytest.raises(errors.SettingError, match="modulus is 0"):
+        dxgemm.explain_shape(8, 8, 8, "int64", modulus=0, gpu="H200")

@@ -34,13 +34,16 @@ from sparse_operands import SparseOperand, bits_of, plain_device_functions, valu
 
 from dxgemm import epilogues
 from dxgemm.choice.emulation import product_problem
+from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
 from dxgemm.epilogues.block_scales import block_scales
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.handwritten.kernels import digit_wgmma
 from dxgemm.handwritten.kernels.wgmma import Config
+from dxgemm.handwritten.parts.digit_terms import digits_of, terms_of
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
 from dxgemm.handwritten.parts.residue_store import row_bytes
@@ -340,6 +343,46 @@ def test_products_of_residues():
         left = a.at(matrix[:, None], row[:, None], depth)
         products = (left * b.at(matrix[:, None], inside, depth)).sum(1)
         return np.where(col < n, products, 0)
+
+    check(operands["out"], expected)
+
+
+@pytest.mark.parametrize(("integers", "step"), [("int32", 128), ("uint16", 256), ("int16", 128)])
+def test_products_of_digits_in_one_kernel(integers, step):
+    batch, m, n = 2, 9, 24
+    digits, terms = digits_of(integers), terms_of(integers)
+    out, pitch, k = matrices(batch, m, n), digits * step, step * sum(t.width for t in terms)
+    problem = Problem(
+        "int8", m, n, k, batch, Strides(m * pitch, pitch, 1), Strides(0, 1, pitch), out, out,
+        "int32", reads_c=True, in_place=False,
+    )  # fmt: skip
+    spec = file_spec(
+        digit_wgmma, problem, (integers,), first_config(find_implementation("wgmma"), "int8")
+    )
+    operands = {
+        "a": SparseOperand("int8", (batch, m, pitch)),
+        "b": SparseOperand("int8", (1, n, pitch)),
+        "c": SparseOperand("int32", (batch, m, n)),
+        "out": SparseOperand("int32", (batch, m, n)),
+    }
+    run(spec, problem, operands)
+    a, b, c, depth = operands["a"], operands["b"], operands["c"], np.arange(step)
+
+    def digit(operand, matrix, line, place, dtype):
+        values = operand.at(matrix, line[:, None], place * step + depth)
+        return values.astype(np.int8).view(dtype).astype(int)
+
+    def expected(matrix, row, col):
+        total = 0
+        for term in terms:
+            a_dtype, _, b_dtype = term.dtype.partition(" ")
+            for i in range(term.width):
+                left = digit(a, matrix[:, None], row, term.a + i, a_dtype)
+                place = digits - 1 - term.b + i
+                right = digit(b, 0, col, place, b_dtype or a_dtype)
+                total = total + ((left * right).sum(1) << term.shift)
+        total = ALPHA * total + BETA * c.at(matrix, row, col).astype(int)
+        return total.astype(np.uint32).view(np.int32)
 
     check(operands["out"], expected)
 

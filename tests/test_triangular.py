@@ -310,7 +310,7 @@ def test_each_tile_has_one_index_and_blocks_share_the_work(monkeypatch, ranges):
         ((128, 176), 1, (1000, 3000, 2100, 3)),
     ):
         config = SimpleNamespace(
-            tile_m=tile[0], tile_n=tile[1], swizzle_rows=16, split_k=1, cluster=pair
+            tile_m=tile[0], tile_n=tile[1], swizzle_rows=16, split_k=1, cluster=pair, pair=(pair, 1)
         )
         rows = tile[0] * pair
         tiles_m, tiles_n = -(-m // rows), -(-n // tile[1])

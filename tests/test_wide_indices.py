@@ -51,7 +51,6 @@ from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import kernels
 from dxgemm.handwritten.kernels import (
-    add_digits,
     add_residues,
     align_rows,
     clean_triangle,
@@ -151,6 +150,7 @@ SUBJECTS = (
     Subject("skinny_shifted", HALF, k=33, few=7, orders=("row", "col", "row", "row")),
     Subject("skinny_fma", k=32, few=8, orders=("row", "col", "row", "row")),
     Subject("gemv", HALF, few=1, kinds=TWO_KINDS),
+    Subject("gemv", "int64", few=1, kinds=TWO_KINDS),
     Subject("tensor_batch", "float64"),
     Subject("half_batch", HALF, kinds=("rows", "matrices", "strides"), most_line=2**21),
     Subject("tensor_tile", HALF, k=64, few=8, orders=("row", "col", "col", "row")),
@@ -625,33 +625,28 @@ def test_every_integer_is_split_into_bytes(shape, order, form):
     check_tile(out, expected, True)
 
 
-@pytest.mark.parametrize("file", [add_digits, add_residues], ids=["digits", "residues"])
 @pytest.mark.parametrize("shape", RESULTS, ids=str)
-def test_every_integer_is_made_of_its_products(shape, file):
+def test_every_integer_is_made_of_its_residues(shape):
     batch, m, n = shape
-    count, c_strides = 2, matrices(batch, m, n)
-    row = n if file is add_digits else row_bytes(n)
-    # Sums of digits are (weight, matrix, row), residues (matrix, modulus, row).
+    count, c_strides, row = 2, matrices(batch, m, n), row_bytes(n)
     sheet = m * row
-    matrix_step, apart = (sheet, batch * sheet) if file is add_digits else (2 * sheet, sheet)
     arguments = KernelArguments(
-        "int64", m, n, count, batch, Strides(matrix_step, row, apart), c=c_strides, out=c_strides,
-        epilogue=Fusion((), buffers("int32")), reads_c=True,
+        "int64", m, n, count, batch, Strides(count * sheet, row, sheet), c=c_strides,
+        out=c_strides, epilogue=Fusion((), buffers("int32")), reads_c=True,
     )  # fmt: skip
-    variant = ("int64",) if file is add_digits else ("int64", str(count))
-    spec = file_spec(file, arguments, variant, file.KERNEL.simulator_configs[0])
-    blocks = file.block_count(spec.config, arguments)
+    config = add_residues.KERNEL.simulator_configs[0]
+    spec = file_spec(add_residues, arguments, ("int64", str(count)), config)
+    blocks = add_residues.block_count(spec.config, arguments)
     if blocks > MOST_BLOCKS:
         pytest.skip("more blocks than a launch has")
 
     def same(index):
-        """The same for each digit or modulus."""
-        return small(index // matrix_step * matrix_step + index % sheet)
+        """The same for each modulus."""
+        return small(index // (count * sheet) * (count * sheet) + index % sheet)
 
     own = SparseOperand(
-        "int32" if file is add_digits else "int8", (batch, m, row, count),
-        (matrix_step, row, 1, apart), function=small if file is add_digits else same,
-    )  # fmt: skip
+        "int8", (batch, m, row, count), (count * sheet, row, 1, sheet), function=same
+    )
     c = SparseOperand("int64", (batch, m, n), c_strides)
     out = SparseOperand("int64", (batch, m, n), c_strides)
     operands, grid, point = {"c": c, "out": out}, (blocks, 1, 1), (blocks - 1, 0, 0)
@@ -659,9 +654,8 @@ def test_every_integer_is_made_of_its_products(shape, file):
     launch(spec, arguments, operands, ((own, 0),), scalars, grid, point)
 
     def expected(matrix, row, col):
-        high, low = (own.at(matrix, row, col, part).astype(np.int64) for part in range(2))
-        total = 256 * high + low if file is add_digits else low
-        return 2 * total + 3 * c.at(matrix, row, col).astype(np.int64)
+        total, added = own.at(matrix, row, col, 0), c.at(matrix, row, col)
+        return 2 * total.astype(np.int64) + 3 * added.astype(np.int64)
 
     positions, values = out.written()
     assert [position.max() + 1 for position in positions] == [batch, m, n]
@@ -959,6 +953,7 @@ NOT_RUN = {
     "group_maps": "replaces numbers in tensor maps, which only a GPU reads",
     "grouped_wgmma": "`wgmma` with the tiles of a table: both are run on their own",
     "grouped_wgmma_k": "`wgmma` with tensor maps of `group_maps`",
+    "digit_wgmma": "`wgmma` with stages of digits, which test_tma_kernels finds",
     "pipeline": "cuBLASDx reads its operands, by addresses of 64 bits",
     "pipeline_tma": "cuBLASDx reads its operands, by tensor maps",
 }
@@ -993,7 +988,7 @@ def test_no_kernel_is_forgotten():
         "add_slices", "complex_sum", "complex_copy", "align_rows", "scatter_rows", "decompose",
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
-        "grouped_tensor_tile", "group_offsets", "native_fallback", "add_digits", "add_residues",
-        "digits", "clean_triangle",
+        "grouped_tensor_tile", "group_offsets", "native_fallback", "add_residues", "digits",
+        "clean_triangle",
     }  # fmt: skip
     assert files == run | {*NOT_RUN}

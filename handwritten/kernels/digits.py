@@ -1,16 +1,17 @@
 """Bytes of a matrix of integers, as several matrices, for products by int8 tensor cores.
 
-Idea: modulo 2**32 or 2**64, an integer is the sum of its digits times powers of 256. Digits of -128
-to 127 are int8: they are the bytes of the integer plus 0x8080..., less 128 each. Digits of 16 bits
-are the bytes themselves. Residues by several moduli are int8 too: those of the sum of the bytes,
-each times a power of 256. A thread reads 16 neighbours along k, and writes 16 bytes of each matrix.
+Idea: modulo 2**32, an integer is the sum of its digits times powers of 256. Digits of -128 to 127
+are int8: they are the bytes of the integer plus 0x80808080, less 128 each. Digits of 16 bits are
+the bytes themselves. Residues by several moduli are int8 too: those of the sum of the bytes,
+each times a power of 256. With a modulus of the product itself, integers are reduced by it first.
+A thread reads 16 neighbours along k, and writes 16 bytes of each matrix.
 Layout: a (m, n), any strides, any batch, a row for each row of a factor or column of b, n along k.
 out (m, n) bytes for each digit or modulus, row-major and aligned, `b.row` bytes apart, the lowest
 digit first or last. Rows are filled up with 0 to `b.col` bytes. c and k are not used. In the last
-parameter, for residues, a flag that is set to 0.
+parameter, for residues, a flag that is set to 0; and a modulus, and its inverse in float64.
 Constraints: rows of out are multiples of 16 bytes.
 Source: Donald E. Knuth, "The Art of Computer Programming", volume 2, 4.1, for balanced digits;
-`moduli`.
+`moduli`, `modular`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 CHUNK = 16  # elements of a thread
-FORMS = ("balanced", "bytes", "residues")
+FORMS = ("balanced", "bytes", "residues", "reduced residues", "reduced")
 ORDERS = ("up", "down")
 FIELDS = 5  # numbers of a modulus: it, its inverse, two words of weights, an offset
 SIGN_BIT = -(2**31)  # of a word
-BIASES = {32: 0x80808080 - 2**32, 64: 0x8080808080808080 - 2**64}
+BIAS = 0x80808080 - 2**32
 
 
 def variant(config: ChunksConfig, problem: Any) -> tuple[str]:
@@ -115,19 +116,19 @@ def make_kernel(
 
     Args:
         order: see `variant`.
-        digits: number of digits, from 2 on, or of moduli.
+        digits: number of digits, 2 or 4, or of moduli; 1 for the reduced integers themselves.
         form: one of `FORMS`.
         direction: "up" if the lowest digit is first, "down" if it is last.
     """
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address, low_word, store_global
+    from dxgemm.handwritten.parts.modular import make_residue_of
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     count = int(digits)
-    is_balanced, is_up, has_residues = form == "balanced", direction == "up", form == "residues"
-    is_long = has_residues or count > 4
-    bias, low_bias = (BIASES[64] if is_balanced else 0), BIASES[32]
+    is_balanced, is_up, has_residues = form == "balanced", direction == "up", "residues" in form
+    is_modular, residue_of = form.startswith("reduced"), make_residue_of(dtype)
     pack_digit = make_pack_digit()
     fill, pack_residue = make_residues(count if has_residues else 1)
     table_size, find_chunk = FIELDS * count, make_find_chunk(config, order)
@@ -152,14 +153,16 @@ def make_kernel(
             for i in static_range(CHUNK):
                 first, last = low_word(0), low_word(0)
                 if chunk * CHUNK + i < n:
-                    if is_long:
+                    if is_modular:
+                        value = residue_of(a.data[index + i * a.col], extra[1], extra[2])
+                        first, last = low_word(value), low_word(value >> 32)
+                    elif has_residues:
                         value = int64(a.data[index + i * a.col])
-                        value = (value + bias) ^ bias
                         first, last = low_word(value), low_word(value >> 32)
                     else:
                         first = low_word(a.data[index + i * a.col])
                         if is_balanced:
-                            first = low_word(low_word(first + low_bias) ^ low_bias)
+                            first = low_word(low_word(first + BIAS) ^ BIAS)
                 low, high = low + (first,), high + (last,)
 
             # --- 16 bytes of each digit or residue ---
@@ -170,7 +173,7 @@ def make_kernel(
                     target += b.row
             else:
                 for digit in static_range(count):
-                    packed = pack_digit(low if digit < 4 else high, digit % 4 * 8)
+                    packed = pack_digit(low, digit * 8)
                     place = digit if is_up else count - 1 - digit
                     store_global(target + place * b.row, 0, packed)
 

@@ -1,4 +1,4 @@
-"""One row or a few, or columns, by elements as they lie: for matrices of odd width.
+"""One row or a few, or columns, by elements as they lie: for matrices of odd width, and integers.
 
 Idea: a warp reads neighbouring elements of the larger operand, one a thread, so that rows may begin
 anywhere. A thread has 32 of them on their way, and multiplies each by the elements of the few rows
@@ -6,6 +6,7 @@ at its k. If the operand is contiguous along k, the threads of a warp share out 
 rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up what
 its threads have, and the blocks of a cluster, which share the k of a tile, in the order of their
 ranks (skinny_store.py).
+Integers are summed in as many bits as the result has.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: compute capability 9.0, for the cluster. Elements with a stride are read slowly.
 Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sums of a warp.
@@ -21,10 +22,13 @@ from dxgemm.handwritten.parts import skinny_layouts
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_skinny_place
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
-from dxgemm.handwritten.parts.skinny_store import make_add_partial_tiles, make_store
-from dxgemm.handwritten.parts.tensor_map import operand_of
+from dxgemm.handwritten.parts.skinny_store import ITEM_BYTES, make_add_partial_tiles, make_store
 from dxgemm.handwritten.parts.unroll import Operand, device, gemm_kernel, static_range
 
+INTEGERS = (
+    "int16", "uint16", "int32", "uint32", "int64", "uint64", "int16 uint16", "uint16 int16",
+    "int32 uint32", "uint32 int32",
+)  # fmt: skip
 WARPS = 8
 WARP = 32
 TILE_K = 128
@@ -49,11 +53,12 @@ class Config(skinny_layouts.SkinnyConfig):
         return TILE_K
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of the warps' sums, and of those that come from a cluster."""
-        return self.sums_bytes * (WARPS + (self.split_k > 1))
+        """Bytes of the warps' sums, and of those that come from a cluster: of 64 bits at most."""
+        return self.sums_bytes * (WARPS + (self.split_k > 1)) * (2 if dtype in INTEGERS else 1)
 
     def min_blocks(self, dtype: str) -> int:
-        return 2  # whose reads hide each other's latency
+        # Their reads hide each other's latency; sums of 64 bits need registers.
+        return 1 if self.few > 1 and dtype in INTEGERS else 2
 
     def accumulator_bytes(self, dtype: str) -> int:
         return TILE // WARPS * self.few * 4
@@ -65,28 +70,47 @@ class Config(skinny_layouts.SkinnyConfig):
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """The larger operand; "k" or "mn", along which it is read; the dtype of another result."""
     large = skinny_layouts.large_operand(problem)
-    operand = operand_of(problem, large)
-    is_along_k = abs(operand.k_stride) <= abs(operand.along_stride) or operand.along == 1
+    b = problem.b
+    along, (k_stride, along_stride) = problem.n, (b.row, b.col)
+    if large == "a":
+        along, (along_stride, k_stride) = problem.m, (problem.a.row, problem.a.col)
+    is_along_k = abs(k_stride) <= abs(along_stride) or along == 1
     is_other = problem.out_dtype != problem.dtype
     return large, "k" if is_along_k else "mn", *([problem.out_dtype] if is_other else [])
 
 
-def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[..., Any]:
+def measured_as(dtype: str) -> str:
+    """Float whose measured speeds integers take: one of as many bytes, up to four."""
+    if dtype not in INTEGERS:
+        return dtype
+    return "float16" if "16" in dtype else "float32"
+
+
+def sums_dtype(dtype: str, out_dtype: str) -> str:
+    """Dtype of sums."""
+    if dtype not in INTEGERS:
+        return "float32"
+    return "int64" if out_dtype in ("int64", "uint64") else "int32"
+
+
+def make_multiply(config: Config, dtype: str, is_along_k: bool, sums: str) -> Callable[..., Any]:
     """A device function: a thread's sums, of its rows by all the few columns, over a share of k.
 
     It takes x and y, the elements of both operands, the offsets of the thread's rows and columns,
-    the steps of their k, the thread's first k, and the end of the share.
+    the steps of their k, the thread's first k, and the end of the share. `sums` is their dtype.
     """
-    from numba import float32, int32
+    from numba import float32, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
+    from dxgemm.handwritten.parts.intrinsics import low_word, outer_product, zeros
     from dxgemm.handwritten.parts.operands import HALVES
     from dxgemm.handwritten.parts.widening import WIDEN
 
     rows = TILE // WARPS if is_along_k else TILE // WARP
     k_next = WARP if is_along_k else WARPS  # from a thread's k to its next
     few, steps = config.few, TILE_K // k_next
-    widen = WIDEN[dtype] if dtype in HALVES else float32
+    scalar = {"int32": int32, "int64": int64}.get(sums, float32)
+    cast = low_word if sums == "int32" else scalar
+    widen = WIDEN[dtype] if dtype in HALVES else cast
 
     def make_read(count: int) -> Callable[..., Any]:
         """Read the elements of `count` rows at each of the thread's k in a tile."""
@@ -96,7 +120,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
             values = ()
             for step in static_range(steps):
                 for row in static_range(count):
-                    value = float32(0.0)
+                    value = scalar(0)
                     if is_whole or at + step * k_next < end:
                         value = widen(data[offsets[row] + (at + step * k_next) * k_step])
                     values = values + (value,)
@@ -117,7 +141,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[...,
 
     @device
     def multiply(x, y, x_offsets, y_offsets, x_step, y_step, at, end):
-        acc = zeros(float32, rows * few)
+        acc = zeros(scalar, rows * few)
         while at + (TILE_K - k_next) < end:
             acc = add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, True)
             at = int32(at + TILE_K)
@@ -142,25 +166,34 @@ def make_offsets(count: int, step: int) -> Callable[..., Any]:
     return offsets
 
 
-def make_put(rows: int, few: int, row_next: int) -> Callable[..., None]:
-    """A device function: (sums, smem, row): a thread's sums to shared memory, [column][row]."""
+def make_put(rows: int, few: int, row_next: int, item: int) -> Callable[..., None]:
+    """A device function: (sums, smem, row): a thread's sums to shared memory, [column][row].
+
+    `item` is the bytes of a sum.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import store_shared
+
+    column_bytes = SUMS_ROW * item // 4
 
     @device
     def put(sums, smem, row):
         for index in static_range(rows):
             for column in static_range(few):
-                place: int32 = smem + (row + index * row_next) * 4
-                store_shared(place, column * SUMS_ROW, (sums[index * few + column],))
+                place: int32 = smem + (row + index * row_next) * item
+                store_shared(place, column * column_bytes, (sums[index * few + column],))
 
     return put
 
 
-def make_add_warp(count: int) -> Callable[..., Any]:
-    """A device function: (sums) -> `count` sums of all threads of a warp."""
-    from numba import cuda, float32
+def make_add_warp(count: int, sums: str) -> Callable[..., Any]:
+    """A device function: (sums) -> `count` sums of all threads of a warp, of a dtype."""
+    from numba import cuda, float32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import low_word
+
+    cast = {"int32": low_word, "int64": int64}.get(sums, float32)
 
     @device
     def add_warp(sums):
@@ -168,7 +201,7 @@ def make_add_warp(count: int) -> Callable[..., Any]:
             totals = ()
             for index in static_range(count):
                 other = cuda.shfl_xor_sync(FULL_WARP, sums[index], 1 << power)
-                totals = totals + (float32(sums[index] + other),)
+                totals = totals + (cast(sums[index] + other),)
             sums = totals
         return sums
 
@@ -190,16 +223,21 @@ def make_kernel(
     from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     large_is_a, is_along_k = large == "a", along == "k"
-    few, split_k, sums_bytes = config.few, config.split_k, config.sums_bytes
+    sums_kind = sums_dtype(dtype, out_dtype or dtype)
+    few, split_k, item = config.few, config.split_k, ITEM_BYTES[sums_kind]
+    sums_bytes = config.sums_bytes * item // 4
     rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
-    stored = stored_type(dtype)
-    multiply = make_multiply(config, dtype, is_along_k)
+    (a_dtype, _, b_dtype) = dtype.partition(" ")
+    x_stored, y_stored = stored_type(a_dtype), stored_type(b_dtype or a_dtype)
+    if not large_is_a:
+        x_stored, y_stored = y_stored, x_stored
+    multiply = make_multiply(config, dtype, is_along_k, sums_kind)
     find = make_skinny_place(config, TILE_K, large_is_a)
-    add_partial_tiles = make_add_partial_tiles(config)
-    store_tile = make_store(config, large_is_a, "float32", out_dtype or dtype, epilogue)
+    add_partial_tiles = make_add_partial_tiles(config, sums_kind)
+    store_tile = make_store(config, large_is_a, sums_kind, out_dtype or dtype, epilogue)
 
     x_offsets, y_offsets = make_offsets(rows, row_next), make_offsets(few, 1)
-    put, add_warp = make_put(rows, few, row_next), make_add_warp(rows * few)
+    put, add_warp = make_put(rows, few, row_next, item), make_add_warp(rows * few, sums_kind)
 
     @gemm_kernel
     def gemv_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -220,7 +258,7 @@ def make_kernel(
         at: int32 = first + (lane if is_along_k else warp)
         columns = Operand(b.data, b.batch, b.col, b.row)
         large_one, small_one = (a, columns) if large_is_a else (columns, a)
-        x_data, y_data = view_as(stored, large_one.data), view_as(stored, small_one.data)
+        x_data, y_data = view_as(x_stored, large_one.data), view_as(y_stored, small_one.data)
         x_at = x_offsets(int64(matrix) * large_one.batch, x + row, x_count - 1, large_one.row)
         y_at = y_offsets(int64(matrix) * small_one.batch, y, y_count - 1, small_one.row)
         sums = multiply(x_data, y_data, x_at, y_at, large_one.col, small_one.col, at, end)
@@ -250,10 +288,12 @@ KERNEL = Kernel(
         Config(4, split_k=2),
         Config(4, split_k=8),
     ),
-    dtypes=("float16", "bfloat16", "float32"),
+    dtypes=("float16", "bfloat16", "float32", *INTEGERS),
     only_arch=90,
     variant=variant,
     block_count=skinny_layouts.block_count,
     result_tile=skinny_layouts.result_tile,
     smaller_first=True,
+    widens=True,
+    measured_as=measured_as,
 )

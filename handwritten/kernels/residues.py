@@ -115,7 +115,8 @@ def make_residue_quad(modulus: int) -> Callable[..., Any]:
         for i in static_range(WIDTH):
             total = dot_bytes(lower[i], int32(lower_weights), int32(offset))
             total = dot_bytes(upper[i], int32(upper_weights), total)
-            quad = quad + (int8(residue(total, int32(modulus), float32(inverse))),)
+            low_byte = residue(total, int32(modulus), float32(inverse)) & 255
+            quad = quad + (int8((low_byte ^ 128) - 128),)
         return quad
 
     return residue_quad

@@ -91,7 +91,6 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=144),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_pingpong=True),
-        Config(tile_m=128, tile_n=128, is_pingpong=True, is_paired=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),
         Config(tile_m=128, tile_n=112),
         Config(tile_m=64, tile_n=192, is_pingpong=True),

@@ -4,13 +4,14 @@ Idea: grown from `thread_tile_2d`. Elements are widened on their way into shared
 float32, multiplied by the scale of their block if they have one; integers to 32 bits, or 64 if they
 have as many. They are multiplied and summed in float32, int32, or int64 for results of 64 bits.
 Floats are rounded once, when they are stored; sums of integers wrap around, and bool is whether
-they are 0. The kernel lacks the speed of tensor cores, but has none of their constraints: it takes
+they are 0. With a modulus, elements are reduced when they are copied, and sums after every few
+products. The kernel lacks the speed of tensor cores, but has none of their constraints: it takes
 what kernels for them must decline.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out of floats in
 bfloat16, float16 or float32; of integers in any dtype of as many bits as the sums, and of bool in
-bool.
+bool. With a modulus, it and its inverse in float64 are the last operands.
 Constraints: those of `thread_tile_2d`; shared memory holds what is multiplied.
-Source: as `thread_tile_2d`.
+Source: as `thread_tile_2d`; `modular`.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class Config(thread_tile_2d.Config):
         return super().accumulator_bytes(held_dtype(dtype.partition(" ")[0]))
 
 
-def variant(config: Config, problem: Any) -> tuple[str]:
-    """Dtype of the result, for which the kernel is compiled."""
-    return (problem.out_dtype,)
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """Dtype of the result, for which the kernel is compiled, and whether there is a modulus."""
+    return (problem.out_dtype, *(["modular"] if problem.modulus else []))
 
 
 def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
@@ -99,30 +100,37 @@ def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
 
 
 def make_copy(
-    copies: int, factor: str, scale_of: Callable[..., Any] | None = None
+    copies: int, factor: str, is_modular: bool, scale_of: Callable[..., Any] | None = None
 ) -> Callable[..., None]:
     """A device function: copy so many elements of a thread, widened, into a tile of [k][outer].
 
-    (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, origin): elements
-    outside of outers x depth count as zero.
+    (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus, origin):
+    elements outside of outers x depth count as zero. The modulus is a pair of it and its inverse.
 
     Args:
         scale_of: device function: (origin, outer, k) -> scale of an element; None for no scales.
     """
     from numba import int32
 
+    from dxgemm.handwritten.parts.modular import make_residue_of
     from dxgemm.handwritten.parts.widening import WIDEN, stored_type, view_as
 
-    scalar, stored = np.dtype(held_dtype(factor)).type, stored_type(factor)
+    scalar = np.int32 if is_modular else np.dtype(held_dtype(factor)).type
+    stored, residue_of = stored_type(factor), make_residue_of(factor)
     widen, is_scaled = WIDEN.get(factor, scalar), scale_of is not None
 
     @device
-    def copy(smem, pointer, index, index_step, outer, k, outer_step, k_step, outers, depth, origin):
-        data = view_as(stored, pointer)
+    def copy(
+        smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus, origin
+    ):
+        data = view_as(stored, data)
         for _ in range(copies):
             value = scalar(0)
             if outer < outers and k < depth:
-                value = widen(data[index])
+                if is_modular:
+                    value = scalar(residue_of(data[index], modulus[0], modulus[1]))
+                else:
+                    value = widen(data[index])
                 if is_scaled:
                     value = value * scale_of(origin, outer, k)
             smem[k, outer] = value
@@ -133,7 +141,7 @@ def make_copy(
 
 
 def make_kernel(
-    config: Config, dtype: str, out_dtype: str, epilogue: Any = None
+    config: Config, dtype: str, out_dtype: str, sums_kind: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -146,12 +154,17 @@ def make_kernel(
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.inner import make_combine
+    from dxgemm.handwritten.parts.modular import SUMMED, make_finish, make_nearest
     from dxgemm.handwritten.parts.tiles import make_find_tile
 
     sums, (a_dtype, _, b_dtype) = sums_dtype(dtype, out_dtype), dtype.partition(" ")
     b_dtype = b_dtype or a_dtype
-    scalar = np.dtype(sums).type
     a_held, b_held = (np.dtype(held_dtype(factor)).type for factor in (a_dtype, b_dtype))
+    is_modular = sums_kind == "modular"
+    if is_modular:
+        sums, a_held, b_held, epilogue = "int64", np.int32, np.int32, None
+    nearest, finish = make_nearest(), make_finish(out_dtype)
+    scalar = np.dtype(sums).type
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     epilogue, (a_scale, b_scale) = make_element_scales(epilogue)
     find_tile = make_find_tile(config.tile_m, config.tile_n)
@@ -164,8 +177,8 @@ def make_kernel(
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
-    copy_a = make_copy(tile_m * tile_k // threads, a_dtype, a_scale)
-    copy_b = make_copy(tile_n * tile_k // threads, b_dtype, b_scale)
+    copy_a = make_copy(tile_m * tile_k // threads, a_dtype, is_modular, a_scale)
+    copy_b = make_copy(tile_n * tile_k // threads, b_dtype, is_modular, b_scale)
     portion = make_portion(threads, tile_k)
 
     @gemm_kernel
@@ -194,6 +207,9 @@ def make_kernel(
         b_index_step = b_col_step * b.col + b_k_step * b.row
         rows: int32 = min(m - tile_row, tile_m)
         cols: int32 = min(n - tile_col, tile_n)
+        modulus = (0, 0)
+        if is_modular:
+            modulus = (extra[0], extra[1])
 
         for i in range(thread_m):
             for j in range(thread_n):
@@ -205,11 +221,11 @@ def make_kernel(
             depth: int32 = min(left, tile_k)
             copy_a(
                 a_smem, a.data, a_index, a_index_step, a_row, a_k, a_row_step, a_k_step, rows,
-                depth, (extra, matrix, tile_row, k - left),
+                depth, modulus, (extra, matrix, tile_row, k - left),
             )  # fmt: skip
             copy_b(
                 b_smem, b.data, b_index, b_index_step, b_col, b_k, b_col_step, b_k_step, cols,
-                depth, (extra, matrix, tile_col, k - left),
+                depth, modulus, (extra, matrix, tile_col, k - left),
             )  # fmt: skip
             a_index += tile_k * a.col
             b_index += tile_k * b.row
@@ -229,11 +245,15 @@ def make_kernel(
                             acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
                         elif kk < depth:  # what lies beyond k is zero
                             acc[i, j] = step(acc[i, j], scalar(a_frag[i]), scalar(b_frag[j]))
+                        if is_modular and ((kk + 1) % SUMMED == 0 or kk + 1 == tile_k):
+                            acc[i, j] = nearest(acc[i, j], modulus[0], modulus[1])
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
         # --- Epilogue ---
         at = begin(matrix, scalar(alpha), scalar(beta), c, out, extra)
+        if is_modular:  # alpha and beta are applied before elements are put
+            at = begin(matrix, scalar(1), scalar(0), c, out, extra)
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
             for j in static_range(0, thread_n, taken):
@@ -242,6 +262,9 @@ def make_kernel(
                     values = ()
                     for piece in static_range(taken):
                         values = values + (acc[i, j + piece],)
+                    if is_modular:
+                        place = matrix * c.batch + row * c.row + col * c.col
+                        values = (finish(acc[i, j], alpha, beta, c, place, modulus[0], modulus[1]),)
                     put(values, at, row, col)
 
     return widening_tile_kernel
@@ -263,4 +286,5 @@ KERNEL = Kernel(
     quantises=True,
     takes_block_scales=True,
     widens=True,
+    takes_modulus=True,
 )

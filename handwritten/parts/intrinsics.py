@@ -438,20 +438,26 @@ else:
 
     @intrinsic
     def outer_product(typing_context, acc, a_frag, b_frag):
-        """acc[i * len(b_frag) + j] + a_frag[i] * b_frag[j], each a fused multiply-add.
+        """acc[i * len(b_frag) + j] + a_frag[i] * b_frag[j], each a fused multiply-add of floats.
 
         Every other row runs backwards: consecutive instructions then share an operand, which need
         not be read from the register file twice.
         """
         rows, cols = a_frag.count, b_frag.count
         assert acc.count == rows * cols
+        is_integer = isinstance(acc.dtype, types.Integer)
 
         def generate(context, builder, sig, args):
+            def add(a, b, addend):
+                if is_integer:
+                    return builder.add(builder.mul(a, b), addend)
+                return builder.fma(a, b, addend)
+
             total = unpack(builder, args[0], rows * cols)
             a, b = unpack(builder, args[1], rows), unpack(builder, args[2], cols)
             for i in range(rows):
                 for j in range(cols) if i % 2 == 0 else reversed(range(cols)):
-                    total[i * cols + j] = builder.fma(a[i], b[j], total[i * cols + j])
+                    total[i * cols + j] = add(a[i], b[j], total[i * cols + j])
             return pack_array(builder, total)
 
         return signature(acc, acc, a_frag, b_frag), generate

@@ -7,7 +7,8 @@ stages. So it reads some elements beyond the diagonal, which must be 0 in memory
 it along k.
 
 Tiles are numbered by decreasing length, so that the last ones are short. Blocks that take several
-tiles go through these to and fro: who has the longest of one turn has the shortest of the next.
+tiles go through them to and fro: the block with the longest tile of one turn has the shortest of
+the next.
 Source: R. L. Graham, "Bounds on Multiprocessing Timing Anomalies", 1969, for longest tiles first.
 """
 

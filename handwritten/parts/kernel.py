@@ -177,6 +177,8 @@ class Kernel:
         quantises: True if the kernel stores the values of an epilogue as int8, and float8.
         takes_block_scales: True if the kernel applies scales of blocks of a and b to its sums.
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
+        takes_modulus: True if the kernel can take them modulo a number: see `modular`.
+        measured_as: (dtype) -> the dtype whose measured speeds it takes.
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_k_ranges: True if the kernel skips the zeros of triangular operands: see `k_ranges`.
@@ -214,6 +216,8 @@ class Kernel:
     quantises: bool = False
     takes_block_scales: bool = False
     widens: bool = False
+    takes_modulus: bool = False
+    measured_as: Callable[[str], str] = str
     takes_inner: bool = False
     takes_triangles: bool = False
     takes_k_ranges: bool = False

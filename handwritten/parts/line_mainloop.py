@@ -55,7 +55,7 @@ def make_fragments(line: LineTile, parts: int, tile_bytes: int) -> tuple[Callabl
 
 def make_multiply(
     config: Any, dtype: str, lines: tuple[LineTile, LineTile], load: Load,
-    add: tuple[Callable[..., Any], ...] | None = None, kept: int = 0,
+    add: tuple[Callable[..., Any], ...] | None = None, kept: int = 0, kept_a: int | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """Each step multiplies fragments and has the next ones read, across the border of stages too.
 
@@ -63,6 +63,7 @@ def make_multiply(
         add: by step of a stage: device function: (sums, fragments of all parts of a, those of b) ->
             sums; None for their product.
         kept: registers of the sums behind those of the tile.
+        kept_a: offset in shared memory of the tiles of an a that is not copied; None if it is.
     """
     from numba import float32, int32
 
@@ -76,9 +77,11 @@ def make_multiply(
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    (left, right), stages, stage_bytes = lines, config.stages, config.stage_bytes
+    (left, right), stages, copies_a = lines, config.stages, kept_a is None
     a_bytes, b_bytes = config.tile_m * LINE_BYTES, config.tile_n * LINE_BYTES
-    b_start, ring_bytes = config.parts * a_bytes, stages * stage_bytes
+    a_start, b_start = (0, config.parts * a_bytes) if copies_a else (kept_a, 0)
+    stage_bytes = b_start + config.parts * b_bytes
+    ring_bytes = stages * stage_bytes
     a_place, a_lane, b_place, b_lane = left.place, left.lane, right.place, right.lane
     read_a = make_fragments(left, config.parts, a_bytes)
     read_b = make_fragments(right, config.parts, b_bytes)
@@ -99,12 +102,15 @@ def make_multiply(
         row, col = corner(thread)
         a_x, a_k = a_lane(lane)
         b_x, b_k = b_lane(lane)
-        a_from: int32 = smem + a_place(int32(row + a_x), a_k)
+        a_from: int32 = smem + a_start + a_place(int32(row + a_x), a_k)
         b_from: int32 = smem + b_start + b_place(int32(col + b_x), b_k)
         # The stage that is copied to, the one that is read, and the one to read then.
         write: int32 = ring_bytes - stage_bytes
         now: int32 = 0
         then: int32 = 0
+        if not copies_a:  # of a, whose tiles follow one another
+            a_now: int32 = 0
+            a_end: int32 = k_tiles * a_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
         a_next, b_next = read_a[0](a_from, now), read_b[0](b_from, now)
@@ -116,7 +122,8 @@ def make_multiply(
             for step in static_range(STEPS):
                 a_frag, b_frag = a_next, b_next
                 if step == 0:  # every thread has left the stage that this overwrites
-                    a_copies = start_a(a_span, a_copies, write, k_left)
+                    if copies_a:
+                        a_copies = start_a(a_span, a_copies, write, k_left)
                     b_copies = start_b(b_span, b_copies, write, k_left)
                     k_left = int32(k_left - tile_k)
                     commit_copies()
@@ -131,7 +138,11 @@ def make_multiply(
                     wait_copies(stages - 2)
                     cuda.syncthreads()
                     now = then
-                a_next = read_a[(step + 1) % STEPS](a_from, now)
+                    if not copies_a:
+                        a_now += a_bytes
+                        if a_now == a_end:
+                            a_now = 0
+                a_next = read_a[(step + 1) % STEPS](a_from, now if copies_a else a_now)
                 b_next = read_b[(step + 1) % STEPS](b_from, now)
                 sums = add[step](sums, a_frag, b_frag)
         return sums

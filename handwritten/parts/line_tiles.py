@@ -12,6 +12,7 @@ Copies depend on the layout in global memory:
     k, x        lines at any address: the two aligned vectors around a chunk, shifted in registers
     x4          lines of bytes at multiples of 4: words, whose bytes become lines of k in registers
     any         any strides: elements, into lines of k
+    each        the same, an element at a time: slow, but without registers and with little code
 Elements outside the operand count as zero, and no address outside of it is read.
 Source: PTX ISA, "ldmatrix", "cp.async", "shf"; CUTLASS, "Efficient GEMM in CUDA", for the
 permutation.
@@ -208,13 +209,15 @@ def make_line_tile(
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
     turns_bytes = layout == "x4"
     is_transposed = layout.startswith("x") and not turns_bytes
-    is_async, is_ragged = "16" in layout, layout.endswith("ragged")
+    is_each, is_ragged = layout == "each", layout.endswith("ragged")
+    is_async = "16" in layout or is_each
     # A thread copies a chunk at a time, or, with words of bytes, the chunks of four x; where there
     # are more threads than these, some copy the same ones.
     step_x = WORD_BYTES if turns_bytes else 1
     copies = extent // step_x * CHUNKS
     passes = max(copies // threads, 1)
     threads_x = min(extent // step_x, threads)  # side by side along x, for elements and words
+    turns, columns = extent // (step_x * threads_x), threads // threads_x
 
     def place(x, k):
         if is_transposed:
@@ -227,7 +230,7 @@ def make_line_tile(
         return int32(line * LINE_BYTES + chunk * CHUNK_BYTES + item % chunk_items * item_bytes)
 
     def first(thread):
-        if layout == "any" or turns_bytes:
+        if layout in ("any", "each") or turns_bytes:
             x, k = thread % threads_x * step_x, thread // threads_x % CHUNKS * chunk_items
         elif is_transposed:
             x, k = thread % CHUNKS * chunk_items, thread // CHUNKS
@@ -237,8 +240,7 @@ def make_line_tile(
 
     def ahead(number: int) -> tuple[int, int]:
         """x and k from a thread's first chunk to another."""
-        if layout == "any" or turns_bytes:
-            turns, columns = extent // (step_x * threads_x), threads // threads_x
+        if layout in ("any", "each") or turns_bytes:
             return number % turns * threads * step_x, number // turns * columns * chunk_items
         lines = number * threads // CHUNKS
         return (
@@ -300,6 +302,16 @@ def make_line_tile(
                     if inside > 0 and inside < CHUNK_BYTES:
                         words = gather(source + (x * x_step + k * k_step), along_step, inside)
                         store_shared(int32(target + number * threads * CHUNK_BYTES), 0, words)
+
+    def start_each(target, source, x_step, k_step, x_left, k_left):
+        for number in range(passes):
+            x: int32 = number % turns * threads
+            k: int32 = number // turns * columns * chunk_items
+            inside = chunk_bytes(int32(x_left - x), int32(k_left - k))
+            words = gather(source + (x * x_step + k * k_step), k_step, inside)
+            offset = place(x, k)
+            low: int32 = offset % LINE_BYTES
+            store_shared(int32((target ^ low) + offset - low), 0, words)
 
     def load_words(source, x_step, k_step, x_left, k_left, begin, end):
         """Words of bytes of four neighbouring x, for each k of a chunk."""
@@ -369,10 +381,12 @@ def make_line_tile(
     def read(address, offset):
         return load_matrices(is_transposed, address, offset)
 
+    place = device(place)
+    start = start_each if is_each else start
     lane_place = make_lane_place(side == "left", is_transposed, chunk_items)
     load, put = (load_words, put_words) if turns_bytes else (load, put)
     return LineTile(
-        is_async, device(first), device(place), device(start), device(load),
+        is_async, device(first), place, device(start), device(load),
         device(put), lane_place, device(read), xor, add,
         None if layout == "any" or turns_bytes else device(load_inside),
     )  # fmt: skip

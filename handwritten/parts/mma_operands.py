@@ -106,10 +106,10 @@ def make_operand_tile(
         extent, warp_extent: elements of the tile and of a warp's share along x; powers of two, like
             all sizes here.
     """
-    from numba import cuda, int32
+    from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part, load_shared
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.unroll import device, static_range
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
     is_left = side == "left"
@@ -179,9 +179,6 @@ def make_operand_tile(
             odd = int32(base ^ CHUNK_BYTES)
             pair = pair + load_shared(scalar, 2, int32(odd + shift), row_bytes)
         return pair
-
-    def device(function: Callable[..., Any]) -> Any:
-        return cuda.jit(device=True, forceinline=True)(unroll(function))
 
     return OperandTile(
         device(first), device(place), device(start), device(start_edge), device(load),

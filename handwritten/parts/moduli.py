@@ -25,9 +25,10 @@ LOST_BITS = 13  # bits of the operands that the bound on the error loses: see `r
 LONGEST_K = 2**17  # sums of k products of odd moduli's residues, 127**2 at most, fit int32
 
 # Residues are computed in float32. Setting these bits above an integer below 2**23 makes it the
-# float32 2**23 + integer. Adding 1.5 * 2**23 to a float32 rounds it to an integer.
+# float32 2**23 + integer. Adding 1.5 * 2**23 to a float32 rounds it to an integer, whose low bits
+# are then its own.
 TOTAL_BITS, TOTAL = 0x4B000000, 2.0**23
-ROUNDING_BITS, ROUNDING = 0x4B400000, 1.5 * 2.0**23
+ROUNDING = 1.5 * 2.0**23
 BYTE_SUM = 8 * 255 * 127  # no sum of eight bytes times residues is larger
 
 
@@ -57,14 +58,14 @@ def byte_weights(modulus: int, bias: int, width: int) -> tuple[tuple[int, ...], 
 
     Returns:
         Residues of 256**i, four signed bytes per int32, the lowest first; and the offset, which
-        also brings the sum into [0, 2**20).
+        also brings the sum into [0, 2**20), and sets TOTAL_BITS above it.
     """
     weights = [_symmetric(256**i, modulus) for i in range(width)]
     packed = tuple(
         int.from_bytes(bytes(w & 255 for w in weights[i : i + 4]), "little", signed=True)
         for i in range(0, width, 4)
     )
-    return packed, -bias % modulus + -(-BYTE_SUM // modulus) * modulus
+    return packed, TOTAL_BITS + -bias % modulus + -(-BYTE_SUM // modulus) * modulus
 
 
 def _symmetric(value: int, modulus: int) -> int:
@@ -74,8 +75,11 @@ def _symmetric(value: int, modulus: int) -> int:
 
 
 def make_residue() -> Callable[..., Any]:
-    """Make a device function that maps a number in [0, 2**20) to its residue nearest to 0."""
-    from numba import float32, int32
+    """Make a device function: (total, modulus, inverse) -> a word with the residue as low byte.
+
+    The total is in [0, 2**20), with TOTAL_BITS above it. The residue is the one nearest to 0.
+    """
+    from numba import float32
 
     from dxgemm.handwritten.parts.intrinsics import bits_float, device_function, float_bits
 
@@ -87,7 +91,9 @@ def make_residue() -> Callable[..., Any]:
         The quotient is below 2**13, so that its error in float32 is below 2**-10. That is less than
         its distance from the midpoint of two integers, 1 / (2 * modulus) for an odd modulus.
         """
-        quotient = (bits_float(int32(total + TOTAL_BITS)) - total_float) * inverse + rounding
-        return int32(total - modulus * (float_bits(quotient) - ROUNDING_BITS))
+        whole = bits_float(total) - total_float
+        quotient = (whole * inverse + rounding) - rounding
+        nearest = whole - float32(modulus) * quotient  # exact: all are integers below 2**21
+        return float_bits(nearest + rounding)
 
     return device_function(residue)

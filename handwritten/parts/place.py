@@ -169,19 +169,16 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
         SIZE,
         make_find_problem,
     )
-    from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n, split_k = config.tile_m, config.tile_n, config.split_k
-    pair_m, pair_n = config.pair
     first_field, find_problem = FIELDS.index("first"), make_find_problem()
+    beside = _make_beside(config)
 
     def find(work, index):
         matrix, row, col = locate(int32(index // split_k), work.tiles_m, work.tiles_n)
-        if pair_m > 1:  # blocks of a cluster have tiles side by side
-            row = row + cuda.blockIdx.x % pair_m * tile_m
-        if pair_n > 1:
-            col = col + cuda.blockIdx.x % pair_n * tile_n
+        row, col = beside(row, col)
         repeated: int32 = matrix - divide(matrix, work.period) * work.period
         a_matrix: int32 = matrix if work.a_batch != 0 else repeated
         b_matrix: int32 = matrix if work.b_batch != 0 else repeated
@@ -223,6 +220,23 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
     return device_function(unroll(find))
 
 
+def _make_beside(config: Any) -> Callable[..., tuple[Any, Any]]:
+    """The device function (row, col) -> first row and column of this block's tile in its pair."""
+    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    (pair_m, pair_n), tile_m, tile_n = config.pair, config.tile_m, config.tile_n
+
+    def beside(row, col):
+        if pair_m > 1:
+            row = row + cuda.blockIdx.x % pair_m * tile_m
+        if pair_n > 1:
+            col = col + cuda.blockIdx.x % pair_n * tile_n
+        return row, col
+
+    return device_function(unroll(beside))
+
+
 def _make_find_in_range(
     config: Any, tile_k: int, locate: Callable[..., Any], ranges: str
 ) -> Callable[..., Tile]:
@@ -232,14 +246,13 @@ def _make_find_in_range(
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.k_ranges import make_k_range, make_to_and_fro
     from dxgemm.handwritten.parts.unroll import unroll
 
-    tile_m, split_k, cluster = config.tile_m, config.split_k, config.cluster
-    pair = cluster // split_k
-    k_range = make_k_range(ranges, tile_m * pair, config.tile_n, tile_k)
-    to_and_fro = make_to_and_fro(cluster)
+    split_k, (pair_m, pair_n) = config.split_k, config.pair
+    k_range = make_k_range(ranges, config.tile_m * pair_m, config.tile_n * pair_n, tile_k)
+    to_and_fro, beside = make_to_and_fro(config.cluster), _make_beside(config)
 
     def find(work, index):
         number = to_and_fro(int32(index // split_k), work.tiles)
@@ -250,8 +263,7 @@ def _make_find_in_range(
             stages: int32 = end - first
             end = int32(first + stages * (rank + 1) // split_k)
             first = int32(first + stages * rank // split_k)
-        if pair > 1:
-            row = row + cuda.blockIdx.x % pair * tile_m
+        row, col = beside(row, col)
         a_matrix: int32 = matrix if work.a_batch != 0 else 0
         b_matrix: int32 = matrix if work.b_batch != 0 else 0
         return Tile(

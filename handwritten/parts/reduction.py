@@ -23,7 +23,7 @@ import numpy as np
 
 # Indices that mean "no element": within a tile, and within the whole result.
 NO_PLACE, NO_INDEX = 2**31 - 1, 2**63 - 1
-SUMS = ("sum", "squares")
+SUMS, INTEGERS = ("sum", "squares"), ("int32", "int64")
 
 
 def parts_of_lines(rows: int, cols: int, threads: int, axis: int | None, width: int) -> int:
@@ -43,7 +43,7 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
 
     Args:
         reduction: a `dxgemm.problem.fusion.FusedReduction`.
-        dtype: dtype of the values: "float32", "float64" or "int32".
+        dtype: dtype of the values: "float32", "float64", "int32" or "int64".
 
     Returns:
         empty: () -> the state without any value.
@@ -71,7 +71,7 @@ def _sum_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
 
     wide = np.dtype(reduction.partials[0]).type
     squares = reduction.kind == "squares"
-    own = wide if squares or dtype == "int32" else np.dtype(dtype).type
+    own = wide if squares or dtype in INTEGERS else np.dtype(dtype).type
 
     def empty():
         return (own(0),)
@@ -111,7 +111,7 @@ def _exponential_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
     from dxgemm.handwritten.parts.intrinsics import device_function
 
     wide_dtype = reduction.partials[0]
-    own_dtype = wide_dtype if dtype == "int32" else dtype
+    own_dtype = wide_dtype if dtype in INTEGERS else dtype
     own, wide = np.dtype(own_dtype).type, np.dtype(wide_dtype).type
     join, merge = _make_exponential_merge(own_dtype), _make_exponential_merge(wide_dtype)
     lowest = -math.inf
@@ -268,7 +268,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
 def _worst_value(reduction: Any, dtype: str) -> float:
     """Value that precedes no other value."""
     ascends = reduction.kind == "smallest"
-    if dtype == "int32":
+    if dtype in INTEGERS:
         limits = np.iinfo(dtype)
         return int(limits.max if ascends else limits.min)
     if not reduction.nan_first:

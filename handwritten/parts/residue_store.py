@@ -53,15 +53,18 @@ def make_constants() -> Callable[..., Any]:
     return device_function(unroll(constants_of))
 
 
-def make_take(moduli: int, width: int) -> Callable[..., Any]:
+def make_take(moduli: int, width: int, dtype: str = "int8") -> Callable[..., Any]:
     """A device function: `width` residues by each modulus, from an element of a matrix on.
 
     It takes the pointer to all residues, the index of the matrix, m and n, the row and the column.
+    `dtype` is that of the residues, or of sums in their place.
     """
-    from numba import int8
+    from numba import int8, int32
 
     from dxgemm.handwritten.parts.intrinsics import load_vector
     from dxgemm.handwritten.parts.unroll import device, static_range
+
+    scalar = int32 if dtype == "int32" else int8
 
     @device
     def take(residues, matrix, m, n, row, col):
@@ -69,7 +72,7 @@ def make_take(moduli: int, width: int) -> Callable[..., Any]:
         place = (matrix * moduli * m + row) * pitch + col
         taken = ()
         for i in static_range(moduli):
-            taken = taken + (load_vector(int8, width, residues, place + i * m * pitch),)
+            taken = taken + (load_vector(scalar, width, residues, place + i * m * pitch),)
         return taken
 
     return take

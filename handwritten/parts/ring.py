@@ -28,7 +28,7 @@ class Load(NamedTuple):
     """
 
     fill: Callable[..., Any]
-    start: tuple[Callable[..., Any], Callable[..., Any]]
+    start: tuple[Callable[..., Any] | None, Callable[..., Any]]
     put: tuple[Callable[..., Any] | None, Callable[..., Any] | None]
     behind: int
 
@@ -71,7 +71,8 @@ def make_load(
 
     Args:
         config: has `stages` and `parts`, matrices of a batch whose sum is an operand.
-        tiles: of a and b, each with the device functions of a `LineTile` up to `put`.
+        tiles: of a and b, each with the device functions of a `LineTile` up to `put`; None for an
+            a that is not copied, because it is kept in shared memory.
         operands_of: device function: (work, tile, a, b, m, n, k) -> a, b, m, n and k of the
             tile's problem; None for those of the kernel.
     """
@@ -82,8 +83,12 @@ def make_load(
 
     stages, parts, finds_operands = config.stages, config.parts, operands_of is not None
     a_bytes, b_bytes = (parts * x * tile_k * item_bytes for x in (config.tile_m, config.tile_n))
+    copies_a = tiles[0] is not None
+    if not copies_a:
+        a_bytes, begin_a, start_a, put_a = 0, None, None, None
+    else:
+        begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     stage_bytes, behind = a_bytes + b_bytes, (stages - 2) * tile_k
-    begin_a, start_a, put_a = _make_copies(tiles[0], config.tile_m, tile_k, item_bytes, parts)
     begin_b, start_b, put_b = _make_copies(tiles[1], config.tile_n, tile_k, item_bytes, parts)
     puts_a, puts_b = put_a is not None, put_b is not None
 
@@ -92,11 +97,14 @@ def make_load(
             a, b, m, n, k = operands_of(work, tile, a, b, m, n, k)
         b_columns = Operand(b.data, b.batch, b.col, b.row)
         b_smem: int32 = smem + a_bytes
-        a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, k, tile)
+        a_span, a_copies = (), ()
+        if copies_a:
+            a_span, a_copies = begin_a(smem, thread, a, tile.a_matrix, tile.row, m, k, tile)
         b_span, b_copies = begin_b(b_smem, thread, b_columns, tile.b_matrix, tile.col, n, k, tile)
         k_left: int32 = tile.end_k - tile.first_k
         for stage in range(stages - 1):
-            a_copies = start_a(a_span, a_copies, int32(stage * stage_bytes), k_left)
+            if copies_a:
+                a_copies = start_a(a_span, a_copies, int32(stage * stage_bytes), k_left)
             b_copies = start_b(b_span, b_copies, int32(stage * stage_bytes), k_left)
             commit_copies()
             k_left -= tile_k

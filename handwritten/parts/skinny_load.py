@@ -33,7 +33,7 @@ class Boxes(NamedTuple):
 
     tile_m: int
     tile_n: int
-    is_paired: bool = False
+    pair: tuple[int, int] = (1, 1)
 
 
 def make_tma_producer(

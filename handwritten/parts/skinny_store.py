@@ -1,9 +1,8 @@
 """The store of a skinny tile: from the shared memory of all blocks of a cluster to global memory.
 
-In shared memory a tile is [y][x]. Its elements, of four bytes, are few, and each is stored by
-itself. Each block of a cluster adds up a share of them. All blocks write their sums for a share to
-separate slots in the shared memory of its owner, which reads them once, after a barrier, in the
-order of the blocks.
+In shared memory a tile is [y][x]. Its elements are few, and each is stored by itself. Each block of
+a cluster adds up a share of them. All blocks write their sums for a share to separate slots in the
+shared memory of its owner, which reads them once, after a barrier, in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
+
+ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8}  # of sums
 
 
 def make_store(
@@ -27,11 +28,11 @@ def make_store(
     Args:
         config: a `SkinnyConfig`.
         large_is_a: True if the rows of the result are rows of the larger operand; else its columns.
-        acc_dtype: dtype of sums, alpha and beta: "float32" or "int32".
+        acc_dtype: dtype of sums: "float32", "int32" or "int64".
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
     """
-    from numba import cuda, float32, int32
+    from numba import cuda, float32, int32, int64
 
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -46,15 +47,16 @@ def make_store(
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    x_tile, tile_row, few = TILE, SUMS_ROW, config.few
+    item, x_tile, few = ITEM_BYTES[acc_dtype], TILE, config.few
+    tile_row = SUMS_ROW * item // 4
     threads, split_k = config.threads, config.split_k
-    scalar = {"float32": float32, "int32": int32}[acc_dtype]
-    rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
+    scalar = {"float32": float32, "int32": int32, "int64": int64}[acc_dtype]
+    rounded = low_word if acc_dtype == "int32" else scalar  # sums of integers wrap around
     # Columns of the product per column of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
-    share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
+    share, piece_bytes = pieces_x * pieces_y // split_k, item * taken
     begin, put = make_put_element(acc_dtype, out_dtype, epilogue)
 
     def locate(number, is_along_x):
@@ -72,8 +74,8 @@ def make_store(
     def read_piece(tile, y, x):
         sums = ()
         for piece in static_range(taken):
-            across = piece * tile_row if large_is_a else piece * 4
-            sums = sums + load_shared(scalar, 1, int32(tile + y * tile_row + 4 * x + across), 0)
+            across = piece * tile_row if large_is_a else piece * item
+            sums = sums + load_shared(scalar, 1, int32(tile + y * tile_row + item * x + across), 0)
         return sums
 
     read_piece = device_function(unroll(read_piece))
@@ -117,7 +119,7 @@ def make_store(
             is_along_x = abs(out.col) <= abs(out.row)
         if split_k > 1:
             hand_out(smem, buffer, rank, thread, int32(y_count - y_first), is_along_x)
-        at = begin(matrix, alpha, beta, c, out, extra)
+        at = begin(matrix, rounded(alpha), rounded(beta), c, out, extra)
         for place in range(thread, share, threads):
             y, x = locate(int32(rank * share + place), is_along_x)
             if x_first + x < x_count and y_first + y < y_count:
@@ -136,26 +138,35 @@ def make_store(
     return device_function(unroll(store_tile))
 
 
-def make_add_partial_tiles(config: Any) -> Callable[..., None]:
+def make_add_partial_tiles(config: Any, acc_dtype: str = "float32") -> Callable[..., None]:
     """Make a device function that adds up a block's partial tiles, in order, into the first one.
 
     Args:
         config: a `SkinnyConfig`.
+        acc_dtype: as `make_store` takes it.
     """
-    from numba import float32, int32
+    from numba import float32, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        load_shared,
+        low_word,
+        store_shared,
+    )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    parts, sums_bytes = config.partial_tiles, config.sums_bytes
+    item, scalar = ITEM_BYTES[acc_dtype], {"int32": int32, "int64": int64}.get(acc_dtype, float32)
+    rounded = low_word if acc_dtype == "int32" else scalar
+    parts, sums_bytes = config.partial_tiles, config.sums_bytes * item // 4
+    tile_row = SUMS_ROW * item // 4
     elements, threads = config.few * TILE, config.threads
 
     def add_partial_tiles(smem, thread):
         for element in range(thread, elements, threads):
-            place: int32 = smem + element // TILE * SUMS_ROW + element % TILE * 4
-            total = load_shared(float32, 1, place, 0)[0]
+            place: int32 = smem + element // TILE * tile_row + element % TILE * item
+            total = load_shared(scalar, 1, place, 0)[0]
             for part in static_range(1, parts):
-                total = float32(total + load_shared(float32, 1, place, part * sums_bytes)[0])
+                total = rounded(total + load_shared(scalar, 1, place, part * sums_bytes)[0])
             store_shared(place, 0, (total,))
 
     return device_function(unroll(add_partial_tiles))

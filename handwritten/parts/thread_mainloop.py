@@ -17,6 +17,8 @@ from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
 from dxgemm.handwritten.parts.fragment import make_lane_corner
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
+KEPT = "kept"  # mode of an a whose tiles are in shared memory already, all k of it
+
 
 class Held(NamedTuple):
     """The constants of all copies of a thread.
@@ -52,7 +54,7 @@ class Load(NamedTuple):
 
 
 def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
-    """Copies of elements or of 16 bytes, by the modes of `async_tiles`."""
+    """Copies of elements or of 16 bytes, by the modes of `async_tiles`; no copies of a `KEPT` a."""
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import commit_copies, device_function, global_address
@@ -61,11 +63,12 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
     item_size, threads, stages = np.dtype(dtype).itemsize, config.threads, config.stages
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
-    a_bytes, stage_bytes = tile_k * a_row_bytes, config.stage_bytes(dtype)
-    tile_k_bytes = tile_k * item_size
-    a_begin, a_copy, a_copy_edge = make_tile_copy(
+    is_kept, tile_k_bytes = a_mode == KEPT, tile_k * item_size
+    a_bytes = 0 if is_kept else tile_k * a_row_bytes
+    stage_bytes = a_bytes + tile_k * b_row_bytes
+    a_begin, a_copy, a_copy_edge = (None,) * 3 if is_kept else make_tile_copy(
         a_mode, tile_m, tile_k, a_row_bytes, threads, dtype
-    )
+    )  # fmt: skip
     b_begin, b_copy, b_copy_edge = make_tile_copy(
         b_mode, tile_n, tile_k, b_row_bytes, threads, dtype
     )
@@ -77,7 +80,8 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
     after = device_function(after)
 
     def start(held, copies, stage):
-        a_copy(held.a, stage, copies[0])
+        if not is_kept:
+            a_copy(held.a, stage, copies[0])
         b_copy(held.b, stage, copies[1])
         return after(held, copies)
 
@@ -85,7 +89,8 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
         a_source, b_source, left = copies
         if left > 0:
             depth: int32 = held.last_depth if left == 1 else tile_k
-            a_copy_edge(held.a, stage, a_source, depth)
+            if not is_kept:
+                a_copy_edge(held.a, stage, a_source, depth)
             b_copy_edge(held.b, stage, b_source, depth)
         return after(held, copies)
 
@@ -93,12 +98,15 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
 
     def fill(smem, thread, work, tile, a, b, m, n, k):
         b_smem: int32 = smem + a_bytes
-        a_held, a_source = a_begin(
-            thread, smem,
-            global_address(a.data) + item_size
-            * (int64(tile.a_matrix) * a.batch + tile.row * a.row + tile.first_k * a.col),
-            m - tile.row, a.row * item_size, a.col * item_size,
-        )  # fmt: skip
+        if is_kept:
+            a_held, a_source = (), int64(0)
+        else:
+            a_held, a_source = a_begin(
+                thread, smem,
+                global_address(a.data) + item_size
+                * (int64(tile.a_matrix) * a.batch + tile.row * a.row + tile.first_k * a.col),
+                m - tile.row, a.row * item_size, a.col * item_size,
+            )  # fmt: skip
         b_held, b_source = b_begin(
             thread, b_smem,
             global_address(b.data) + item_size
@@ -122,14 +130,16 @@ def make_load(config: Any, dtype: str, a_mode: str, b_mode: str) -> Load:
 
 
 def make_multiply(
-    config: Any, dtype: str, row_width: int, load: Load, add: Callable[..., Any], parts: int
-) -> Callable[..., Any]:
+    config: Any, dtype: str, row_width: int, load: Load, add: Callable[..., Any], parts: int,
+    kept: int | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """The fragments of the next k are read while this one's are multiplied, across stages too.
 
     Args:
         row_width: neighbouring rows of a thread, which it reads at once.
         add: device function: (sums, a fragment, b fragment) -> sums.
         parts: registers of an element: 2 if it is complex.
+        kept: offset in shared memory of the tiles of a `KEPT` a; None for an a that is copied.
     """
     from numba import int32
 
@@ -145,7 +155,9 @@ def make_multiply(
     item_size, stages, tile_k = np.dtype(dtype).itemsize, config.stages, config.tile_k
     real, width = np.zeros(0, dtype).real.dtype.type, VECTOR_BYTES // item_size
     a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
-    a_bytes, stage_bytes = tile_k * a_row_bytes, config.stage_bytes(dtype)
+    is_kept, a_bytes = kept is not None, tile_k * a_row_bytes
+    b_start = 0 if is_kept else a_bytes
+    stage_bytes = b_start + tile_k * b_row_bytes
     ring_bytes = stages * stage_bytes
     row_vectors, col_vectors = config.thread_m // row_width, config.thread_n // width
     a_step, b_step = LANES_M * row_width * item_size, LANES_N * width * item_size
@@ -158,10 +170,13 @@ def make_multiply(
 
     def multiply(smem, thread, filled, k_tiles):
         row, col = corner(thread)
-        a_address: int32 = smem + row * item_size
-        b_address: int32 = smem + a_bytes + col * item_size
+        a_address: int32 = smem + (kept or 0) + row * item_size
+        b_address: int32 = smem + b_start + col * item_size
         write_stage: int32 = ring_bytes - stage_bytes
         read_stage: int32 = 0
+        if is_kept:
+            a_stage: int32 = 0
+            a_end: int32 = k_tiles * a_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
         sums = zeros(real, count)
@@ -177,10 +192,14 @@ def make_multiply(
                         read_stage += stage_bytes
                         if read_stage == ring_bytes:
                             read_stage = 0
+                        if is_kept:  # all of its tiles follow one another
+                            a_stage += a_bytes
+                            if a_stage == a_end:
+                                a_stage = 0
                         wait_copies(stages - 2)
                         cuda.syncthreads()
                     if kk == 0 or kk == tile_k - 1:
-                        a_row: int32 = a_address + read_stage
+                        a_row: int32 = a_address + (a_stage if is_kept else read_stage)
                         b_row: int32 = b_address + read_stage
                     # The k after the last is the next stage's first.
                     a_offset = (kk + 1) % tile_k * a_row_bytes

@@ -63,12 +63,29 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
         return make_multiply_from_registers(config, b_across)
     from numba import float32, int32
 
-    from dxgemm.handwritten.parts import hopper
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    add = make_add(config, dtype, a_across, b_across)
+    scalar = int32 if KINDS[dtype] in INTEGERS else float32
+    count = config.strips * config.tile_n // 2
+
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+        acc = zeros(scalar, count)
+        return add(acc, smem, full, empty, thread, k_tiles, stage, parity)
+
+    return device_function(unroll(multiply))
+
+
+def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """`make_multiply` of a device function that adds to sums, which it takes first."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind, items = KINDS[dtype], config.tile_n // 2
-    scalar = int32 if kind in INTEGERS else float32
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
     is_paired, free = config.is_paired, make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
@@ -93,7 +110,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
 
     multiply_step = device_function(unroll(multiply_step))
 
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+    def add(acc, smem, full, empty, thread, k_tiles, stage, parity):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
         a_desc: int32 = low + (smem + group * group_bytes) // 16
@@ -101,7 +118,6 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
         if is_paired:  # the bits above those of an address hold the block's rank
             a_desc = low + ((smem + group * group_bytes) // 16 & 0x3FFF)
             b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
-        acc = zeros(scalar, strips * items)
         previous = stage
         left: int32 = k_tiles
         while left > 0:
@@ -127,7 +143,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
             free(empty + 8 * previous)
         return acc, stage, parity
 
-    return device_function(unroll(multiply))
+    return device_function(unroll(add))
 
 
 def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from dxgemm import errors
 from dxgemm.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from dxgemm import epilogues, inners, reductions
+    from dxgemm import device, epilogues, inners, reductions
     from dxgemm.api import (
         GroupedPlan,
         Plan,
@@ -54,6 +54,7 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "device",
     "einsum",
     "emulation_fallbacks",
     "epilogue",
@@ -78,7 +79,7 @@ __all__ = [
     "tensordot",
 ]
 
-_SUBMODULES = ("epilogues", "inners", "reductions")
+_SUBMODULES = ("device", "epilogues", "inners", "reductions")
 _HOMES = {  # of the names that are not in `dxgemm.api`
     "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",

@@ -28,6 +28,7 @@ from dxgemm.errors import (
     SettingError,
     ShapeError,
     UnknownImplementationError,
+    UnsupportedProblemError,
     named_in_errors,
     shown,
 )
@@ -42,6 +43,7 @@ from dxgemm.problem.arguments import (
     check_flag,
     check_list,
     check_name,
+    with_modulus,
 )
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
 from dxgemm.runtime.capture import first_call
@@ -71,6 +73,7 @@ def gemm(
     scale_a: Any = None,
     scale_b: Any = None,
     scale_out: Any = None,
+    modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
@@ -99,9 +102,10 @@ def gemm(
             c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
             float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
             nearest, ties to even, and clamped; NaN becomes 0), and of 16-bit floats to float8
-            (saturated; NaN stays NaN): out has that dtype. Other integers take no epilogue. It may
-            end in a reduction, or be a reduction alone: see `dxgemm.reductions`. Then c is only
-            read, and the matrix is stored only if out is passed.
+            (saturated; NaN stays NaN): out has that dtype. Other integers take reductions alone, of
+            results in int32 or int64. It may end in a reduction, or be one alone: see
+            `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
+            passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
             alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
             beta is 0, or 1 to add c in the same way. For real operands, without a precision.
@@ -145,6 +149,10 @@ def gemm(
             pairs.
         scale_out: scale of a result of float8, a number or a float32 array of one element: what the
             epilogue makes is multiplied by it before it is rounded.
+        modulus: number from 2 to 2**31 - 1 modulo which a result of integers is taken: it is in
+            [0, modulus). Operands, alpha, beta and c are any integers, negative ones included. The
+            result's dtype is as without it. It excludes epilogues but for a reduction alone, masks
+            and inner functions.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
@@ -180,8 +188,9 @@ def gemm(
         if any(scale is not None for scale in scales):
             operands = a, b, c if out is None else out
             alpha, epilogue = with_scales(operands, alpha, beta, epilogue, inner, scales)
+        arithmetic = precision if modulus is None else with_modulus(modulus, precision)
         options = (
-            epilogue, inner, implementation, precision, batch_invariant, mask, conjugate,
+            epilogue, inner, implementation, arithmetic, batch_invariant, mask, conjugate,
             triangular, stream,
         )  # fmt: skip
         return run(prepare(a, b, c, alpha, beta, out, options))
@@ -204,6 +213,7 @@ def gemm_symmetric(
     inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
+    modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
@@ -229,8 +239,8 @@ def gemm_symmetric(
             two elements that share a sum gets its own row and column. No reductions, and none that
             takes pairs of columns.
         inner: as `gemm` takes it, declared symmetric and without b.
-        implementation, precision, stream: as `gemm` takes them. A named kernel that cannot compute
-            half the tiles computes all of them, and another one writes the triangles.
+        implementation, precision, modulus, stream: as `gemm` takes them. A named kernel that cannot
+            compute half the tiles computes all of them, and another one writes the triangles.
 
     Returns:
         out, or c, or the new array.
@@ -253,7 +263,8 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
-        options = epilogue, inner, implementation, precision, False, None, "", None, stream
+        arithmetic = precision if modulus is None else with_modulus(modulus, precision)
+        options = epilogue, inner, implementation, arithmetic, False, None, "", None, stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
@@ -278,6 +289,7 @@ def matmul(
     batch_invariant: bool = False,
     conjugate: Conjugate = "",
     triangular: tuple[Triangular | None, Triangular | None] | None = None,
+    modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
     """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
@@ -292,8 +304,8 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, stream: as
-            `gemm` takes them. Vectors are not triangular.
+        alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, modulus,
+            stream: as `gemm` takes them. Vectors are not triangular.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -309,7 +321,8 @@ def matmul(
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,
-        batch_invariant=batch_invariant, conjugate=conjugate, triangular=triangular, stream=stream,
+        batch_invariant=batch_invariant, conjugate=conjugate, triangular=triangular,
+        modulus=modulus, stream=stream,
     )  # fmt: skip
     try:
         if triangular is not None:
@@ -348,13 +361,15 @@ def _with_arguments_of(
 def _prepared(
     symmetry: Symmetry | None, is_explained: bool, /,
     a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
-    out: Any = None, **options: Any,
+    out: Any = None, modulus: Any = None, **options: Any,
 ) -> Prepared:  # fmt: skip
     scales = tuple(options.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
     if any(scale is not None for scale in scales):
         arrays, given = (a, b, c if out is None else out), options.pop("epilogue", None)
         inner = options.get("inner")
         alpha, options["epilogue"] = with_scales(arrays, alpha, beta, given, inner, scales)
+    if modulus is not None:
+        options["precision"] = with_modulus(modulus, options.get("precision"))
     operands = a, b, c, alpha, beta, out
     return Prepared(*prepare(*operands, Options(**options), symmetry, is_explained))
 
@@ -427,6 +442,7 @@ def gemm_grouped(
     rows: Any = None,
     out_rows: Any = None,
     epilogue: Any = None,
+    modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
     """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
@@ -435,12 +451,12 @@ def gemm_grouped(
 
     Args:
         a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
-            float32, float64, float16 or bfloat16; without offsets also complex64 or complex128.
-            Sizes may differ from problem to problem.
+            float32, float64, float16 or bfloat16; without offsets also complex64, complex128, bool
+            or integers. Sizes may differ from problem to problem.
         b: list of the same length; each array (k, n) for the k of its a.
         c: list of the same length; each array (m, n), all in the dtype of a or, after half
-            precision, all float32. Updated in place; None to allocate each result in the library
-            and the dtype of its a.
+            precision, all float32; after integers and bool, all in one that `gemm` allows. Updated
+            in place; None to allocate each result in the library of its a, as `gemm` does.
         alpha, beta: numbers on the host as `gemm` takes them, one for all problems or one for each.
         out: list of the same length; each array receives its result instead of c, which is then
             only read.
@@ -460,6 +476,7 @@ def gemm_grouped(
         epilogue: with offsets, functions applied to the result, as `gemm` has them but for
             reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
             groups of rows; with groups of the inner dimension, any array may be that of a batch.
+        modulus: as `gemm` takes it, for lists.
         stream: where to launch; None for the current stream of the library of the first result.
 
     Returns:
@@ -478,8 +495,8 @@ def gemm_grouped(
         are computed in no order. Operands that are only read may be the same.
         The table of the problems is built on the host at each call and uploaded on the stream; the
         host does not wait. `plan_grouped` builds and uploads the table once.
-        Problems run one after the other if an operand is in host memory, in complex dtypes, on the
-        simulator, and on GPUs before Ampere.
+        Problems run one after the other if an operand is in host memory, in complex dtypes, of
+        integers, on the simulator, and on GPUs before Ampere.
         With offsets the table is made on the device: the host reads nothing, does not wait, and the
         call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
         beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
@@ -490,7 +507,7 @@ def gemm_grouped(
     """
     group = _group(
         a, b, c, alpha, beta, out=out, offsets=offsets, rows=rows, out_rows=out_rows,
-        epilogue=epilogue, stream=stream,
+        epilogue=epilogue, modulus=modulus, stream=stream,
     )  # fmt: skip
     group.run()
     return group.finished()
@@ -509,7 +526,8 @@ def plan_grouped(*operands: Any, **options: Any) -> GroupedPlan:
 
 def _group(
     a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
-    stream: Any = None, out: Any = None, offsets: Any = None, **by_offsets: Any,
+    stream: Any = None, out: Any = None, offsets: Any = None, modulus: Any = None,
+    **by_offsets: Any,
 ) -> Group:  # fmt: skip
     """Group of `gemm_grouped`; `by_offsets` are the options that go with offsets alone."""
     with first_call:
@@ -518,12 +536,18 @@ def _group(
         else:
             from dxgemm.call.grouped import GroupOfLists
     operands = a, b, c, alpha, beta, out, stream
+    arithmetic = None if modulus is None else with_modulus(modulus, None)
     if offsets is not None:
+        if arithmetic is not None:
+            raise UnsupportedProblemError(
+                "gemm_grouped: groups with offsets are computed in floating point; leave out "
+                "modulus=, or pass lists."
+            )
         return GroupByOffsets(*operands, offsets, **by_offsets)
     for name, option in by_offsets.items():
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    return GroupOfLists(*operands)
+    return GroupOfLists(*operands, arithmetic)
 
 
 def implementations() -> tuple[Implementation, ...]:

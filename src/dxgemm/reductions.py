@@ -39,7 +39,7 @@ __all__ = [
 
 @named_in_errors("reductions.sum")
 def sum(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """Sum of the elements; int64 for the int32 results of int8 products.
+    """Sum of the elements; int64 for int32 and int64 results of integers, modulo 2**64.
 
     A thread adds up to 256 elements in their own type; these partial sums are added in float64.
 

@@ -17,16 +17,18 @@ from dxgemm.choice.legality import Candidate
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
-from dxgemm.lower.byte_products import lower_bytes
+from dxgemm.lower.byte_products import lower_bytes, lower_joined
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate
 from dxgemm.lower.reduced import ResultArray, lower_reduced
-from dxgemm.lower.residue_products import lower_residues
+from dxgemm.lower.residue_products import lower_modular, lower_remainders, lower_residues
 from dxgemm.lower.triangular import lower_clean_copies
+from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.complex_form import ComplexForm
+from dxgemm.problem.dtypes import PRODUCT_BITS
 from dxgemm.problem.problem import Problem, exchanged, stored_problem
-from dxgemm.problem.residue_form import ResidueForm
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm
 from dxgemm.problem.triangular import CleanCopy
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
@@ -41,7 +43,8 @@ class Computation(NamedTuple):
         product: the product, which a candidate computes; of complex matrices, that of their form.
         results: arrays that a reduction writes, by the names of the results.
         form: form in which complex matrices are multiplied; None of real ones.
-        reduced: problem of complex matrices whose result is reduced; None without a reduction.
+        reduced: problem whose result is stored and then reduced, of complex matrices, long
+            integers or a modulus; None of other reductions.
         integers: problem whose product is one of bytes; None if it is the product.
         bytes: form in which integers are multiplied by bytes; None if they are not.
         kernel: implementation that is asked for, for that form or by the caller.
@@ -110,23 +113,27 @@ def computation_of_reals(
     """Computation of floats, of integers, or of the bytes of integers."""
     if not problem.is_integer:
         return Computation(problem, results, kernel=implementation)
+    reduced = None
+    if problem.reduction is not None and (PRODUCT_BITS[problem.dtype] > 16 or problem.modulus):
+        reduced, problem = problem, stored_problem(problem)
     of_digits = replace(problem, k_ranges="")  # which have another k
     form, kernel = form_of_integers(of_digits, implementation, device)
-    product = truth_as_bytes(problem) if form is None else _longest_product(form)
+    product = truth_as_bytes(problem) if form is None else longest_product(form)
     return Computation(
         product,
         results,
+        reduced=reduced,
         integers=problem if product is not problem else None,
         bytes=form,
         kernel=kernel,
     )
 
 
-def _longest_product(form: Form) -> Problem:
-    """Product of a form, the one with the longest k."""
-    if isinstance(form, ResidueForm):
+def longest_product(form: Form) -> Problem:
+    """Product of a form whose kernel computes all: of bytes without a sign, and the longest."""
+    if not isinstance(form, ByteForm):
         return form.product
-    return form.product(max(form.terms, key=lambda term: term.width))
+    return form.product(max(form.terms, key=lambda term: (term.dtype != "int8", term.width)))
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -140,10 +147,13 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
 
 def _lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
     product, results, form, reduced = computation[:4]
-    if isinstance(computation.bytes, ResidueForm):
-        return lower_residues(computation.bytes, candidate, device)
-    if computation.bytes is not None:
-        return lower_bytes(computation.bytes, candidate, device)
+    if product.is_integer or computation.bytes is not None:
+        program = _lower_integers(computation, candidate, device)
+        if program is not None and reduced is not None:
+            stored = computation.integers or product
+            return lower_reduced(reduced, candidate, results, device, (stored, program))
+        if program is not None:
+            return program
     if product.reduction is not None:
         return lower_reduced(product, candidate, results, device)
     if form is not None and isinstance(candidate.implementation, Cublas):
@@ -158,6 +168,24 @@ def _lower(computation: Computation, candidate: Candidate, device: DeviceFacts) 
     if stored.is_transposed != reduced.is_transposed:
         stored = exchanged(stored)  # the form is that of the transposed product
     return lower_reduced(reduced, candidate, results, device, (stored, program))
+
+
+def _lower_integers(
+    computation: Computation, candidate: Candidate, device: DeviceFacts
+) -> Program | None:
+    """Program of a product of integers that is in a form, has a modulus, or is stored; or None."""
+    product, form = computation.product, computation.bytes
+    if isinstance(form, ResidueForm):
+        return lower_residues(form, candidate, device)
+    if isinstance(form, RemainderForm):
+        return lower_remainders(form, candidate, device)
+    if isinstance(form, JoinedForm):
+        return lower_joined(form, candidate, device)
+    if form is not None:
+        return lower_bytes(form, candidate, device)
+    if product.modulus:
+        return lower_modular(product, candidate, device)
+    return lower_candidate(product, candidate, device) if computation.reduced else None
 
 
 def bind(resolved: Resolved) -> Decision:

@@ -12,7 +12,7 @@ from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import refreshed
 from dxgemm.epilogues.kinds import Parameter
-from dxgemm.epilogues.reduction import INDICES, Reduction
+from dxgemm.epilogues.reduction import INDICES, INTEGERS, Reduction
 from dxgemm.errors import (
     EpilogueError,
     MissingOperandError,
@@ -269,16 +269,31 @@ def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
         )
 
 
-def refuse_integers(dtype: str) -> None:
-    """Refuse an epilogue of integers whose sums are not int32.
+def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
+    """Refuse an epilogue of integers whose sums are not int32, but for a reduction alone.
 
     Raises:
-        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits.
+        UnsupportedProblemError: the operands are bool, or have 32 or 64 bits, or there is a
+            modulus; and there are functions, a mask, or results that are not reduced.
     """
-    if PRODUCT_BITS.get(dtype, 8) not in (8, 16):
+    bits, is_reduced = PRODUCT_BITS.get(problem.dtype, 8), shape.reduction is not None
+    if bits in (8, 16) and not problem.modulus:
+        return
+    if shape.stages or not is_reduced:
+        what = "a modulus" if problem.modulus else f"not {problem.dtype}"
         raise UnsupportedProblemError(
-            "gemm: epilogues, reductions, masks and inner functions take integers of 8 and 16 "
-            f"bits, whose sums are int32, not {dtype}; apply it in a second step."
+            "gemm: epilogues, masks and inner functions take integers of 8 and 16 bits, whose sums "
+            f"are int32, {what}; apply it in a second step."
+        )
+    if problem.out_dtype not in INTEGERS:
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction} is of {' and '.join(INTEGERS)}, not {problem.out_dtype}; "
+            "reduce the result in a second step."
+        )
+    if shape.reduction is not None and shape.reduction.fused:
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction} of {problem.dtype} is made of the stored result; leave out "
+            "fused=True."
         )
 
 

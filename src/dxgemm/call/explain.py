@@ -26,7 +26,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, tile_intensity
 from dxgemm.handwritten.parts.operands import BYTES
-from dxgemm.problem.arguments import Kernel, Precision
+from dxgemm.problem.arguments import Kernel, Precision, with_modulus
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
 from dxgemm.problem.pieces import Piece, pieces_of
@@ -118,6 +118,7 @@ def explain_shape(
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
+    modulus: int | None = None,
     gpu: str | None = None,
 ) -> Explanation:
     """Explain what `gemm` would do with (m, k) and (k, n) operands and a row-major result.
@@ -129,7 +130,7 @@ def explain_shape(
         layout: orders of a and b: "row_row", "row_col" (as x @ weight.T has it), "col_row" or
             "col_col".
         out_dtype: dtype of the result; None for that of a new result.
-        implementation, precision, batch_invariant: as `gemm` takes them.
+        implementation, precision, batch_invariant, modulus: as `gemm` takes them.
         gpu: name of a card, such as "RTX 4090", which need not be at hand; None for the first GPU.
 
     Raises:
@@ -137,11 +138,12 @@ def explain_shape(
         UnknownGpuError: the facts of the named card are not known.
         LayoutError: the layout is unknown.
         ShapeError: a size is no integer, or negative.
-        DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
-            same conditions as in `gemm`.
+        DtypeError, PrecisionError, SettingError, UnknownImplementationError,
+        UnsupportedProblemError: under the same conditions as in `gemm`.
     """
+    named = precision if modulus is None else with_modulus(modulus, precision)
     problem = contiguous_problem(
-        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
+        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=named
     )
     asked = with_batch_invariance(implementation, batch_invariant)
     if isinstance(asked, BatchInvariant):

@@ -10,6 +10,7 @@ from typing import Any
 
 from dxgemm.gpu.occupancy import Occupancy
 from dxgemm.gpu.roofline import MEMORY_LATENCY_NS, Roofline, tail_efficiency
+from dxgemm.problem.dtypes import modulus_of
 from dxgemm.problem.layout import MAX_ALIGNMENT
 
 MOST_LINES = 15  # of the short text
@@ -74,6 +75,8 @@ class Work:
         batch = f"{self.batch} x " if self.batch > 1 else ""
         dtype = self.dtype if self.out_dtype == self.dtype else f"{self.dtype} to {self.out_dtype}"
         permitted = "" if self.precision is None else f", {self.precision} permitted,"
+        if modulus_of(self.precision):
+            permitted = f" {self.precision}"
         return f"{batch}{self.m} x {self.n} x {self.k} {dtype}{permitted} on {self.device}"
 
     def rows(self) -> Rows:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.route import Route
+from dxgemm.call.route import Route, scalar_range
 from dxgemm.errors import ScalarError, shown
+from dxgemm.problem.problem import Problem
 
 EXACT_INTEGERS = 2.0**53  # below which float64 holds all of them
 LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
@@ -88,22 +89,29 @@ def check_fit(name: str, value: float, route: Route) -> None:
     if route.least_scalar <= value <= route.largest_scalar:
         return
     if route.takes_integers:
-        raise _no_integer(name, value, route)
+        raise _no_integer(name, value, route.resolved.problem)
     refuse_overflow(name, value, route.resolved.problem.scalar_dtype)
 
 
 def integer(name: str, value: float, route: Route) -> int:
     """Convert alpha or beta of a product of integers; int64 stands for uint64 modulo 2**64."""
     if type(value) is float and not value.is_integer():
-        raise _no_integer(name, value, route)
+        raise _no_integer(name, value, route.resolved.problem)
     whole = int(value)
     return whole - 2**64 if whole >= 2**63 else whole
 
 
-def _no_integer(name: str, value: float, route: Route) -> ScalarError:
-    problem = route.resolved.problem
+def refuse_no_integer(name: str, value: float, problem: Problem) -> None:
+    """Refuse a factor of integers that is no integer, or does not fit the result."""
+    least, largest = scalar_range(problem)
+    if not (least <= value <= largest and value == int(value)):
+        raise _no_integer(name, value, problem)
+
+
+def _no_integer(name: str, value: float, problem: Problem) -> ScalarError:
+    least, largest = scalar_range(problem)
     return ScalarError(
         f"gemm: <{name}> is {value}, but {problem.dtype} products are summed and scaled as "
-        f"{problem.out_dtype}; pass an integer from {route.least_scalar} to "
-        f"{route.largest_scalar}, or operands of a floating-point dtype."
+        f"{problem.out_dtype}; pass an integer from {least} to {largest}, or operands of a "
+        "floating-point dtype."
     )

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from dxgemm.call.factors import real_number, refuse_overflow
+from dxgemm.call.factors import real_number, refuse_no_integer, refuse_overflow
 from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError
 from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import PLAIN, Result, define_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS
+from dxgemm.problem.dtypes import COMPLEX_PARTS, INTEGER_BITS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
@@ -79,10 +79,11 @@ class Group(ABC):
         alpha: float | complex,
         beta: float | complex,
         epilogue: BoundEpilogue | None = None,
+        precision: str | None = None,
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        options = Options(epilogue, stream=self._stream)
+        options = Options(epilogue, precision=precision, stream=self._stream)
         prepared = Prepared(*prepare(a, b, c, alpha, beta, out, options))
         return Bound(prepared, (a, b, c, epilogue))
 
@@ -126,29 +127,34 @@ def define(
     beta: float | complex,
     epilogue: BoundEpilogue | None = None,
     *,
-    takes_complex: bool = False,
+    is_listed: bool = False,
+    precision: str | None = None,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Define a problem by the layouts of its operands, and check its dtype and factors.
 
-    The epilogue, if there is one, is not part of the problem yet.
+    The epilogue, if there is one, is not part of the problem yet. Problems of lists may be of
+    complex numbers and integers, too.
 
     Returns:
         The problem, and the shape of its result.
     """
     dtype = layouts["a"].dtype
     is_complex = dtype in COMPLEX_PARTS
-    if dtype not in DTYPES and not (is_complex and takes_complex):
-        taken = (*DTYPES, *COMPLEX_PARTS) if takes_complex else DTYPES
-        what = "groups" if takes_complex else "groups with offsets"
+    taken = (*DTYPES, *COMPLEX_PARTS, "bool", *INTEGER_BITS) if is_listed else DTYPES
+    if dtype not in taken:
+        what = "groups" if is_listed else "groups with offsets"
         raise DtypeError(f"gemm: <a> is {dtype}; {what} are computed in {', '.join(taken)}.")
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
         result=PLAIN if epilogue is None else Result(True, takes_pairs=epilogue.takes_pairs),
-        takes_complex=takes_complex,
+        takes_complex=is_listed, precision=precision,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, complex) and not is_complex:
             real_number(f"<{name}>", value)  # refuses it
-        refuse_overflow(name, value, problem.scalar_dtype)
+        if problem.is_integer:
+            refuse_no_integer(name, value.real, problem)
+        else:
+            refuse_overflow(name, value, problem.scalar_dtype)
     return problem, shape

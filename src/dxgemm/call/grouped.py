@@ -21,6 +21,7 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.operands import exchanged_dtype
 from dxgemm.lower.grouped import GroupMember, GroupTable, needs_later
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.overlap import find_overlap
@@ -47,6 +48,12 @@ class _Member(NamedTuple):
     beta: float | complex
 
     @property
+    def dtype(self) -> str:
+        """Dtype of the product, or of a and of b, as the caller has them."""
+        dtype = self.problem.dtype
+        return exchanged_dtype(dtype) if self.problem.is_transposed else dtype
+
+    @property
     def read(self) -> list[Operand]:
         """Operands that are read, and must not be written by any problem."""
         names = ["a", "b"] if self.problem.k else []
@@ -61,6 +68,7 @@ class _Member(NamedTuple):
     def is_launched(self) -> bool:
         """True if the problem is computed: C = 0 * A @ B + 1 * C in place keeps every bit."""
         keeps_all = self.problem.k == 0 and self.beta == 1 and "out" not in self.operands
+        keeps_all = keeps_all and not self.problem.modulus
         return not (self.problem.is_empty or keeps_all)
 
     @property
@@ -80,13 +88,15 @@ class GroupOfLists(Group):
 
     `result` is the list of the arrays that are written. Each problem has a launch of its own if
     some operand is in host memory, where the copies take the time, if kernels are simulated, if the
-    GPU is too old for those of groups, and in complex dtypes.
+    GPU is too old for those of groups, in complex dtypes, and of integers.
     """
 
     def __init__(
-        self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any
-    ) -> None:
+        self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
+        precision: str | None = None,
+    ) -> None:  # fmt: skip
         """Check all arguments of the call, before anything is launched or written."""
+        self._precision = precision
         self._stream = None if stream is None else stream_handle(stream)
         arrays = _arrays(a=a, b=b, c=c, out=out)
         count = len(arrays["a"])
@@ -101,7 +111,8 @@ class GroupOfLists(Group):
                     name: inspected(name, of_all[index], self._stream, *anchors)
                     for name, of_all in arrays.items()
                 }
-                members.append(_member(operands, alphas[index], betas[index], defined))
+                factors_of = alphas[index], betas[index]
+                members.append(_member(operands, *factors_of, defined, precision))
         except DxgemmError as error:
             listed = [*"abc", "out", *(name for name, x in factors.items() if _is_list(x))]
             error.name_call(**{name: f"{name}[{len(members)}]" for name in listed})
@@ -117,8 +128,9 @@ class GroupOfLists(Group):
         everything = [operand for member in self.members for operand in member.operands.values()]
         self._order(everything)
         is_on_host = any(operand.layout.device == HOST for operand in everything)
-        is_complex = members[0].problem.dtype in COMPLEX_PARTS
-        self._is_one_by_one = simulator_enabled() or is_on_host or is_complex
+        first = members[0].problem
+        is_alone = first.dtype in COMPLEX_PARTS or first.is_integer
+        self._is_one_by_one = simulator_enabled() or is_on_host or is_alone
         self._is_one_by_one = self._is_one_by_one or needs_later(self._ordinal)
 
     def run(self) -> None:
@@ -155,7 +167,7 @@ class GroupOfLists(Group):
 
     def _bound(self, member: _Member) -> Bound:
         arrays = {name: operand.array for name, operand in member.operands.items()}
-        return self._call_of(arrays, member.alpha, member.beta)
+        return self._call_of(arrays, member.alpha, member.beta, precision=self._precision)
 
 
 def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
@@ -195,6 +207,7 @@ def _member(
     alpha: float | complex,
     beta: float | complex,
     defined: _Defined,
+    precision: str | None,
 ) -> _Member:
     """Define a problem like one before if it can, and allocate its result if the call has none."""
     key = (
@@ -210,7 +223,7 @@ def _member(
         for name, layout in layouts.items():
             if len(layout.shape) != 2:
                 raise ShapeError(f"gemm: <{name}> is {layout.shape}; each array must be a matrix.")
-        found = defined[key] = define(layouts, alpha, beta, takes_complex=True)
+        found = defined[key] = define(layouts, alpha, beta, is_listed=True, precision=precision)
     problem, shape = found
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
@@ -225,10 +238,10 @@ def _check_alike(members: Sequence[_Member]) -> None:
     first = members[0]
     devices: dict[int, str] = {}
     for index, member in enumerate(members):
-        if member.problem.dtype != first.problem.dtype:
+        if member.dtype != first.dtype:
             raise DtypeError(
-                f"gemm_grouped: a[0] is {first.problem.dtype}, a[{index}] is "
-                f"{member.problem.dtype}; all problems must have one dtype."
+                f"gemm_grouped: a[0] is {first.dtype}, a[{index}] is {member.dtype}; all problems "
+                "must have one dtype."
             )
         if member.problem.out_dtype != first.problem.out_dtype:
             name = first.target.name

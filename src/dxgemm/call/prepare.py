@@ -370,7 +370,8 @@ def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue
     problem = route.resolved.problem
     if problem.is_empty:
         return not route.resolved.results
-    return problem.k == 0 and beta == 1 and out is None and epilogue is None
+    keeps_c = beta == 1 and out is None and epilogue is None
+    return problem.k == 0 and keeps_c and not problem.modulus
 
 
 def _check_places(route: Route, pointers: tuple[int, ...], target: int) -> None:

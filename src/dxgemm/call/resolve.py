@@ -145,7 +145,7 @@ def _check_epilogue(
 ) -> dict[str, tuple[tuple[int, ...], str]]:
     """Check the epilogue's operands against the result; return `Resolved.results`."""
     layouts = asked.layouts
-    refuse_integers(problem.dtype)
+    refuse_integers(problem, epilogue)
     if not {"c", "out"} & layouts.keys():
         refuse_missing_out(epilogue, problem.dtype)
     if epilogue.is_masked:

@@ -235,7 +235,7 @@ def _new_route(resolved: Resolved) -> Route:
             logger.debug("gemm %s %s on %s: %s", size, problem.dtype, resolved.device.name, chosen)
     reads_separate_c = problem.reads_c and not problem.in_place
     names = ("a", "b", "c", "out", *(asked.epilogue.labels if asked.epilogue else ()))
-    computation, (least, largest) = decision.computation, _scalar_range(problem)
+    computation, (least, largest) = decision.computation, scalar_range(problem)
     return Route(
         resolved=resolved,
         decision=decision,
@@ -307,7 +307,7 @@ def _overlap_range(operand: Layout | None, target: Layout | None) -> tuple[int, 
     return target_first - end, target_end - first
 
 
-def _scalar_range(problem: Problem) -> tuple[float, float]:
+def scalar_range(problem: Problem) -> tuple[float, float]:
     """Bounds of alpha and beta: of integers, what the result's signed and unsigned dtype hold.
 
     Those of operands of 8 and 16 bits are int32, whatever the result.
@@ -319,6 +319,8 @@ def _scalar_range(problem: Problem) -> tuple[float, float]:
         return 0, 1
     if problem.scalar_dtype == "int32":
         return -(2**31), 2**31 - 1
+    if problem.modulus:
+        return -(2**63), 2**63 - 1
     bits = 8 * ITEM_SIZES[problem.out_dtype]
     return -(2 ** (bits - 1)), 2**bits - 1
 

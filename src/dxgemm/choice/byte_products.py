@@ -12,14 +12,17 @@ from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.selection import asked_kernel, best_of
 from dxgemm.epilogues.function import epilogue
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.problem.byte_form import ByteForm, byte_form
+from dxgemm.problem.byte_form import ByteForm, JoinedForm, digit_forms
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
-from dxgemm.problem.residue_form import ResidueForm, residue_form
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm, remainder_form, residue_form
 
-Form = ByteForm | ResidueForm
+Form = ByteForm | JoinedForm | RemainderForm | ResidueForm
+BY_BYTES = ByteForm, RemainderForm  # that any kernel of bytes multiplies
 
-STEP_US = 4.0  # time to queue a kernel that splits an operand, or adds products
+# Residues that are made and multiplied where each is multiplied a few times only, on an H200.
+RESIDUES_PER_US = 420e3
+STEP_US = 4.0  # time to queue a kernel that splits an operand
 
 
 @epilogue
@@ -48,22 +51,22 @@ def form_of_integers(
     The form is None for a product of the integers themselves. A kernel that is asked for by name
     multiplies these if it can, and otherwise bytes or residues.
     """
-    forms = [form for form in (byte_form(problem), residue_form(problem)) if form is not None]
+    others = remainder_form(problem), residue_form(problem)
+    forms: list[Form] = [*digit_forms(problem), *(form for form in others if form is not None)]
     asked = implementation
     if isinstance(asked, BatchInvariant):  # exact in any order
         asked = asked.implementation
     if not forms or asked is None:
         form = quickest(problem, forms, device) if forms else None
-        if isinstance(form, ResidueForm):
+        if isinstance(form, JoinedForm | ResidueForm):
             asked = best_of(form.product, device, _kernels(form, device)).implementation.name
         return form, asked
     kernel = asked_kernel(asked)[0]
     dtypes = kernel.dtypes if isinstance(kernel, KernelFile) else ()
-    if problem.dtype in dtypes:
+    if problem.dtype in dtypes and (kernel.kernel.takes_modulus or not problem.modulus):
         return None, asked
     for form in forms:
-        is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in dtypes
-        if is_emulated if isinstance(form, ResidueForm) else "int8" in dtypes:
+        if _multiplies(kernel, form) or (isinstance(form, BY_BYTES) and "int8" in dtypes):
             return form, asked
     return None, asked
 
@@ -80,10 +83,17 @@ def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Fo
     return best
 
 
-def _kernels(form: ResidueForm, device: DeviceFacts) -> list[Implementation]:
-    """Kernels that multiply the residues of a form."""
-    kernels = legal_kernels(form.product, device)
-    return [kernel for kernel in kernels if isinstance(kernel, EmulatedProduct)]
+def _multiplies(kernel: Implementation, form: Form) -> bool:
+    """True if a kernel, or one that takes as long, multiplies a form that is one product."""
+    if isinstance(form, JoinedForm):
+        return kernel.name == "wgmma"
+    is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in kernel.dtypes
+    return is_emulated and isinstance(form, ResidueForm)
+
+
+def _kernels(form: JoinedForm | ResidueForm, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that multiply a form that is one product."""
+    return [kernel for kernel in legal_kernels(form.product, device) if _multiplies(kernel, form)]
 
 
 def predicted_us(form: Form, device: DeviceFacts) -> float | None:
@@ -93,17 +103,27 @@ def predicted_us(form: Form, device: DeviceFacts) -> float | None:
         kernels = _kernels(form, device)
         if not kernels:
             return None
-        return form.slices * (best_of(form.product, device, kernels).us or 0.0)
-    moved_bytes = 2 * form.digits * sum(own.operand_bytes)
-    us = 2 * form.slices * STEP_US
-    if form.bits == 64:
-        us += form.launches * STEP_US
-        moved_bytes += form.slices * (4 * len(form.terms) + 16) * own.batch * own.m * own.n
-    us += moved_bytes / (device.memory_gbytes_per_s * 1e3)
+        residues = form.count * own.k * own.batch * (own.m + own.n)
+        us = form.slices * (best_of(form.product, device, kernels).us or 0.0)
+        return max(us, residues / RESIDUES_PER_US)
+    moved_bytes, steps = 2 * sum(own.operand_bytes), 2
+    if isinstance(form, RemainderForm):
+        moved_bytes += form.slices * (own.result_bytes + 4 * own.batch * own.m * own.n)
+        steps = 3 * form.slices
+    else:
+        moved_bytes *= form.digits
+    us = steps * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
+    if isinstance(form, RemainderForm):
+        kernels = legal_kernels(form.product, device)
+        best_us = best_of(form.product, device, kernels).us if kernels else None
+        return None if best_us is None else us + form.slices * best_us
+    if isinstance(form, JoinedForm):
+        kernels = _kernels(form, device)
+        return us + (best_of(form.product, device, kernels).us or 0.0) if kernels else None
     for term in form.terms:
         product = form.product(term)
         kernels = legal_kernels(product, device)
         if not kernels:
             return None
-        us += form.launches * (best_of(product, device, kernels).us or 0.0)
+        us += best_of(product, device, kernels).us or 0.0
     return us

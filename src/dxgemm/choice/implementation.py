@@ -97,7 +97,7 @@ class Implementation(ABC):
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
-        measured_as: kernel whose measurements stand in for those that it lacks; "" for none.
+        stand_in: kernel whose measurements stand in for those that it lacks; "" for none.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Implementation(ABC):
     tensor: str = ""
     candidate_before: int = 0
     rung: int | None = None
-    measured_as: str = ""
+    stand_in: str = ""
 
     # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
     units: ClassVar[Mapping[str, str]] = TENSOR
@@ -249,6 +249,8 @@ class KernelFile(Implementation):
             )
         if problem.has_block_scales and not self.kernel.takes_block_scales:
             return "its sums are not scaled by blocks of k"
+        if problem.modulus and not self.kernel.takes_modulus:
+            return "it does not compute modulo a number"
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:
@@ -401,6 +403,8 @@ class Cublas(Implementation):
     def supports(self, problem: Problem) -> str | None:
         if problem.epilogue is not None:
             return "cuBLAS fuses no function written in Python"
+        if problem.modulus:
+            return "cuBLAS does not compute modulo a number"
         return cublas_limits.supports(problem)
 
     def runs_on(self, arch: str) -> str | None:

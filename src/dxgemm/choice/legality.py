@@ -140,7 +140,8 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened or problem.has_block_scales
+    is_special = problem.is_quantised or problem.is_widened or problem.modulus
+    is_special = is_special or problem.has_block_scales
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     elif problem.takes_pairs or problem.mask_block or is_special:

@@ -57,6 +57,7 @@ FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.44e5, 2.73e5
 NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.67, 0.68, 0.87
 PAIRED, UNSHARED = 1.15, 0.31
 HOPPER = "sm_90a"
+MODULAR = 4  # instructions per pair of a product modulo a number, as long as multiply-adds
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
 
@@ -87,7 +88,7 @@ class Asked(NamedTuple):
     mirror_ns: Any  # time of storing an element of these on the other side of the diagonal, too
     large_bytes: Any  # of the larger operand
     few: Any  # rows or columns of the other one, of all matrices that read the same larger one
-    instructions: Any  # per pair of elements: 1 for a multiply-add, more for an inner function
+    instructions: Any  # per pair: 1 for a multiply-add, more for an inner function or a modulus
     has_ranges: Any  # kernels may skip the zeros of triangular operands
     filled: Any  # share of the products of elements in which neither factor is such a zero
     a_is_triangular: Any
@@ -140,7 +141,7 @@ class Asked(NamedTuple):
             _mirror_ns(problem) if problem.triangle == "both" else 0.0,
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
-            problem.inner.operations if problem.inner else 1,
+            problem.inner.operations if problem.inner else MODULAR if problem.modulus else 1,
             any(are_triangular),
             filled_share(problem),
             are_triangular[0],

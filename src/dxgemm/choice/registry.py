@@ -50,7 +50,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "wgmma_float8",
         "float8 by wgmma, with sums promoted to float32 and scales of blocks",
         tensor=WGMMA,
-        measured_as="wgmma",
+        stand_in="wgmma",
     ),
     Handwritten(
         "skinny_wgmma",

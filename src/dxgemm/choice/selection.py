@@ -306,9 +306,10 @@ def _candidates(
 def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
     """Speed of a config: as measured, or else that of the kernel's config with the nearest tile."""
     config, measured = row.config, row.implementation
-    if measured.measured_as:
-        measured = find_implementation(measured.measured_as)
+    if measured.stand_in:
+        measured = find_implementation(measured.stand_in)
     if table is not None:
+        dtype = measured.kernel.measured_as(dtype)
         speed = table.speeds.get((dtype, measured.name, str(config)))
         if speed is not None:
             return speed

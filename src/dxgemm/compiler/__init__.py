@@ -15,7 +15,7 @@ from dxgemm.compiler.kernels import (
     obtain_kernel,
     replace_kernel,
 )
-from dxgemm.compiler.spec import PARAMETERS, KernelSpec
+from dxgemm.compiler.spec import PARAMETERS, FunctionSpec, KernelSpec
 from dxgemm.compiler.store import CacheInfo, KernelStore, default_directory
 from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text, toolkit_versions
 from dxgemm.compiler.wheels import KernelWheel, installed_wheels, kernel_wheel
@@ -25,6 +25,7 @@ __all__ = [
     "PARAMETER_BLOCK",
     "CacheInfo",
     "CompiledKernel",
+    "FunctionSpec",
     "KernelRecord",
     "KernelSpec",
     "KernelStore",

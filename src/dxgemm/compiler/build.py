@@ -15,9 +15,9 @@ from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.locks import numba_lock
 from dxgemm.compiler.quick_numba import collector_paused, short_builds
 from dxgemm.compiler.reason import numba_reason
-from dxgemm.compiler.spec import PARAMETERS, KernelSpec
+from dxgemm.compiler.spec import PARAMETERS, AnySpec, FunctionSpec, KernelSpec
 from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text
-from dxgemm.errors import BuildError, DxgemmError, MissingPackageError
+from dxgemm.errors import BuildError, DtypeError, DxgemmError, MissingPackageError, ShapeError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import factor_dtypes, scalar_dtype
@@ -146,6 +146,63 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             "known to do this."
         )
     return CompiledKernel(cubin, record, ptx)
+
+
+def compile_function(spec: FunctionSpec, arch: str) -> CompiledKernel:
+    """Compile a kernel of the caller's, as `compile_kernel` does one of dxgemm's.
+
+    Raises:
+        MissingPackageError: numba-cuda or the CUDA compiler libraries are not installed.
+        BuildError: the kernel does not compile.
+        DtypeError: an array that it passes to a tile has another dtype than the tile.
+        ShapeError: such an array is no matrix.
+    """
+    with numba_lock:
+        ptx = _compile_function(spec, ptx_arch(arch))
+    (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
+    ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
+    cubin = _link(spec, arch, ptx)
+    resources = read_resources(cubin, entry)
+    record = KernelRecord(
+        spec.name, spec.config, " ".join(dtype for dtype, _ in spec.types), "", arch, entry,
+        spec.threads, resources.registers, resources.stack_bytes, spec.smem_bytes,
+        spec.smem_bytes, 1, len(cubin), toolkit_text(),
+    )  # fmt: skip
+    return CompiledKernel(cubin, record, ptx)
+
+
+@collector_paused()
+def _compile_function(spec: FunctionSpec, arch: str) -> str:
+    """Compile a kernel of the caller's to PTX."""
+    try:
+        from numba import cuda
+        from numba.cuda import types
+    except ImportError as error:
+        raise _missing_package(spec, error) from error
+    from dxgemm.handwritten.parts.array_operand import ArgumentDtypeError, ArgumentError
+
+    named = {"bool": "boolean"}
+    elements = [getattr(types, named.get(dtype, dtype)) for dtype, _ in spec.types]
+    signature = tuple(
+        types.Array(element, dimensions, "A") if dimensions else element
+        for element, (_, dimensions) in zip(elements, spec.types, strict=True)
+    )
+    capability = divmod(compute_capability(arch), 10)
+    try:
+        with _device_functions_for(capability), short_builds():
+            ptx: str
+            ptx, _ = cuda.compile(
+                spec.make(), signature, device=False, abi="numba", cc=capability, output="ptx",
+                launch_bounds=(spec.threads, spec.min_blocks),
+            )  # fmt: skip
+    except ArgumentDtypeError as error:
+        raise DtypeError(f"gemm: {spec.name}: {error}") from None
+    except ArgumentError as error:
+        raise ShapeError(f"gemm: {spec.name}: {error}") from None
+    except Exception as error:
+        failure = f"numba could not compile {spec} for {arch}"
+        raise _build_error(spec, failure, error, numba_reason(str(error))) from error
+    return ptx
 
 
 def _rejected_stack_bytes(spec: KernelSpec) -> int:
@@ -362,7 +419,7 @@ def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = current
 
 
-def _link(spec: KernelSpec, arch: str, *inputs: str | bytes, output: str = "cubin") -> bytes:
+def _link(spec: AnySpec, arch: str, *inputs: str | bytes, output: str = "cubin") -> bytes:
     """Link PTX (text) or LTO-IR (bytes) to a cubin, or LTO-IR to PTX."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
@@ -387,7 +444,7 @@ def _link(spec: KernelSpec, arch: str, *inputs: str | bytes, output: str = "cubi
         raise _build_error(spec, failure, error) from error
 
 
-def _build_error(spec: KernelSpec, failure: str, error: Exception, reason: str = "") -> DxgemmError:
+def _build_error(spec: AnySpec, failure: str, error: Exception, reason: str = "") -> DxgemmError:
     from cuda.pathfinder import DynamicLibNotFoundError
 
     cause: BaseException | None = error
@@ -399,7 +456,7 @@ def _build_error(spec: KernelSpec, failure: str, error: Exception, reason: str =
     return BuildError(f"{failure}: {reason or error}")
 
 
-def _missing_package(spec: KernelSpec, what: object) -> MissingPackageError:
+def _missing_package(spec: AnySpec, what: object) -> MissingPackageError:
     return MissingPackageError(
         f"building {spec} needs numba-cuda and the CUDA compiler libraries ({what}); "
         "pip install 'dxgemm[cu13]', or 'dxgemm[cu12]' for NVIDIA drivers before 580."

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-from dxgemm.compiler.build import CompiledKernel, compile_kernel
+from dxgemm.compiler.build import CompiledKernel, compile_function, compile_kernel
 from dxgemm.compiler.locks import building, lock_across_forks
-from dxgemm.compiler.spec import KernelSpec, check_sources
+from dxgemm.compiler.spec import AnySpec, FunctionSpec, check_sources
 from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
 from dxgemm.errors import BuildError
@@ -19,7 +19,7 @@ from dxgemm.log import logger, progress_bar
 # Of kernels in memory, the ones that were looked up last; others are read from disk again. Without
 # a bound, a service that makes a new epilogue for each request would keep all their kernels.
 MOST_BYTES = 64 << 20
-_in_memory: OrderedDict[tuple[KernelSpec, str], CompiledKernel] = OrderedDict()
+_in_memory: OrderedDict[tuple[AnySpec, str], CompiledKernel] = OrderedDict()
 _lock = lock_across_forks()  # a signal handler may look kernels up too
 _replaced: set[str] = set()  # keys of the kernels that were built again by `replace_kernel`
 
@@ -30,7 +30,7 @@ def kernel_store() -> KernelStore:
     return KernelStore(default_directory())
 
 
-def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
+def find_kernel(spec: AnySpec, arch: str) -> CompiledKernel | None:
     """Find a kernel in memory, in an installed wheel or in the cache; None if it is not built."""
     with _lock:
         kernel = _in_memory.get((spec, arch))
@@ -42,7 +42,7 @@ def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
     return keep_kernel(spec, arch, kernel) if kernel else None
 
 
-def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
+def obtain_kernel(spec: AnySpec, arch: str) -> CompiledKernel:
     """Find a kernel as `find_kernel` does, or build it now and keep it."""
     kernel = find_kernel(spec, arch)
     if kernel is not None:
@@ -53,7 +53,7 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     return keep_kernel(spec, arch, kernel)
 
 
-def replace_kernel(spec: KernelSpec, arch: str, refused: CompiledKernel) -> CompiledKernel:
+def replace_kernel(spec: AnySpec, arch: str, refused: CompiledKernel) -> CompiledKernel:
     """Build a kernel again whose cubin the driver cannot use, and keep it in place of that one.
 
     The kernel may come from a wheel, or a cache that another machine shares. A process builds it
@@ -78,11 +78,14 @@ def replace_kernel(spec: KernelSpec, arch: str, refused: CompiledKernel) -> Comp
     return keep_kernel(spec, arch, kernel)
 
 
-def _build(spec: KernelSpec, arch: str) -> CompiledKernel:
+def _build(spec: AnySpec, arch: str) -> CompiledKernel:
     """Build a kernel and keep it on disk."""
     start = time.perf_counter()
     with _announced(spec, arch):
-        kernel = compile_kernel(spec, arch)
+        if isinstance(spec, FunctionSpec):
+            kernel = compile_function(spec, arch)
+        else:
+            kernel = compile_kernel(spec, arch)
     check_sources(spec)
     logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
     kernel_store().save(spec.key(arch), kernel)
@@ -90,7 +93,7 @@ def _build(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 
 @contextmanager
-def _announced(spec: KernelSpec, arch: str) -> Iterator[None]:
+def _announced(spec: AnySpec, arch: str) -> Iterator[None]:
     """Announce a long build, of a kernel over a library's device functions, and show its time."""
     if not spec.links_functions:
         yield
@@ -102,7 +105,7 @@ def _announced(spec: KernelSpec, arch: str) -> Iterator[None]:
         yield
 
 
-def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:
+def keep_kernel(spec: AnySpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:
     """Keep a kernel in memory, unless it is there already; return the one that is kept."""
     with _lock:
         kernel = _in_memory.setdefault((spec, arch), kernel)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -99,7 +99,49 @@ class KernelSpec:
         return " ".join(parts)
 
 
-def check_sources(spec: KernelSpec) -> None:
+@dataclass(frozen=True)
+class FunctionSpec:
+    """Kernel of the caller's, over parts of a module of `HANDWRITTEN`.
+
+    Attributes:
+        name: name of the function.
+        digest: sha256 of all that it does, as hexadecimal text.
+        make: () -> the function, for a compiler.
+        types: dtype and dimensions of each argument; 0 dimensions for a number.
+        module: import path of the file of the parts.
+        config: text that describes the tiles.
+        threads: threads per block.
+        min_blocks: minimum resident blocks per SM (`__launch_bounds__`).
+        smem_bytes: shared memory per block, which the launch allocates.
+    """
+
+    name: str
+    digest: str
+    make: Callable[[], Callable[..., None]] = field(compare=False, repr=False)
+    types: tuple[tuple[str, int], ...]
+    module: str
+    config: str
+    threads: int
+    min_blocks: int
+    smem_bytes: int
+
+    links_functions = False  # of a library
+
+    def key(self, arch: str) -> str:
+        """Name of this kernel's cubin for one architecture, as `KernelSpec.key` makes it."""
+        source = _source_digest(self.module)
+        shape = self.threads, self.min_blocks, self.smem_bytes
+        identity = (BUILD_VERSION, source, self.digest, self.types, shape, arch)
+        return hashlib.sha256(repr(identity).encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"kernel {self.name} ({self.config})"
+
+
+AnySpec = KernelSpec | FunctionSpec
+
+
+def check_sources(spec: AnySpec) -> None:
     """Check, after a build, that the kernel was made from the texts that its key stands for.
 
     Raises:

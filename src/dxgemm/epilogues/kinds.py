@@ -11,6 +11,7 @@ import numpy as np
 from dxgemm.errors import EpilogueError, ScalarError, shown
 
 INNER = "inner "  # begins the name of a function that takes the place of the multiply-add
+KERNEL = "kernel "  # begins the name of a kernel of the caller's, with tiles of `dxgemm.device`
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,6 @@ def _is_integer(value: Any) -> bool:
 
 
 def epilogue_error(epilogue: str, what: str) -> EpilogueError:
-    """Make an error whose message names the epilogue, or the "inner ..." function."""
-    kind = "" if epilogue.startswith(INNER) else "epilogue "
+    """Make an error whose message names the epilogue, the "inner ..." function or the kernel."""
+    kind = "" if epilogue.startswith((INNER, KERNEL)) else "epilogue "
     return EpilogueError(f"{kind}{epilogue}: {what}")

@@ -19,7 +19,7 @@ import numpy as np
 
 from dxgemm.epilogues import elementary
 from dxgemm.epilogues.bytecode import GLOBALS, calls_taking, ends_of, names_read, nested
-from dxgemm.epilogues.kinds import INNER, epilogue_error
+from dxgemm.epilogues.kinds import INNER, KERNEL, epilogue_error
 
 # Packages whose contents are known by their names: Python's own arithmetic, and the compiler's.
 NAMED_PACKAGES = frozenset(
@@ -76,6 +76,20 @@ class FrozenModule(ModuleType):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FrozenModule, (vars(self),)
+
+
+class KeyedModule(ModuleType):
+    """A module to numba, whose attributes are made when they are read.
+
+    Attributes:
+        key: text that stands for all that a function may read of it.
+    """
+
+    key: str
+
+    def anew(self) -> KeyedModule:
+        """Another one of the same key, with functions that no compiler has seen."""
+        raise NotImplementedError
 
 
 class Source(NamedTuple):
@@ -215,6 +229,8 @@ class Description:
             return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return "dtype", repr(value)
+        if isinstance(value, KeyedModule):
+            return "keyed", value.key
         if isinstance(value, FrozenModule):
             named = ((a, f"{value.__name__}.{a}", v) for a, v in sorted(vars(value).items()))
             return "module", tuple((a, self.value(path, v)) for a, path, v in named)
@@ -226,8 +242,11 @@ class Description:
         if _is_of_numba(value) and ".types" in type(value).__module__:
             return "numba type", repr(value)
         what = f"{value!r} ({type(value).__name__})"
-        is_inner = self.epilogue.startswith(INNER)  # which has no operands
-        way_out = "use a number or a tuple" if is_inner else "pass it as an operand instead"
+        way_out = "pass it as an operand instead"
+        if self.epilogue.startswith(INNER):  # which has no operands
+            way_out = "use a number or a tuple"
+        elif self.epilogue.startswith(KERNEL):
+            way_out = "pass it as an argument instead"
         if isinstance(value, ModuleType):
             what = f"the module {value.__name__}"
             way_out = f"import the names you use: from {value.__name__} import ..."

@@ -15,6 +15,7 @@ from dxgemm.errors import EpilogueError, ShapeError, named_in_errors, shown
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES = "values", "indices"
+INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64
 
 
 def reduced_dtype(dtype: str) -> str:
@@ -124,7 +125,7 @@ class Reduction:
     def dtypes(self, dtype: str) -> dict[str, str]:
         """Dtypes of the results, by name; the argument is the dtype of the matrix."""
         value = reduced_dtype(dtype)
-        if value == "int32" and self.kind not in SORTED:
+        if value in INTEGERS and self.kind not in SORTED:
             value = "int64" if self.kind == "sum" else "float64"
         dtypes = {VALUES: value, INDICES: "int64"}
         return {name: dtypes[name] for name in self.results}
@@ -133,7 +134,7 @@ class Reduction:
         """Dtype of partial results: float64 or int64 for sums, else that of the reduced matrix."""
         if self.kind in SORTED:
             return reduced_dtype(dtype)
-        return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
+        return "int64" if self.kind == "sum" and dtype in INTEGERS else "float64"
 
     @property
     def partial_count(self) -> int:

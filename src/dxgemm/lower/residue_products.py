@@ -1,6 +1,12 @@
-"""Programs of integers modulo 2**64 by their residues: those of a and b, and of their product."""
+"""Programs of integers modulo 2**64, or a number.
+
+Those by residues make those of a and b, of their product, and from these the result. Others are one
+kernel, which takes the modulus as an operand.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from dxgemm.choice.emulation import residues_problem
 from dxgemm.choice.emulation_parts import NUMBER_BYTES, buffers
@@ -9,14 +15,25 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_residues
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, splitting_step
+from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
-from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import ResidueForm
-from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Program, Step, Symbol, Value
+from dxgemm.problem.problem import Problem
+from dxgemm.problem.residue_form import RemainderForm, ResidueForm
+from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
 
 RESIDUES, FLAG = Symbol("residues of the result"), Symbol("flag")
+SUM_BYTES = 4
+INTEGER, REAL = FusedOperand("number", "int64"), FusedOperand("number", "float64")
+
+
+def lower_modular(problem: Problem, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a product modulo a number by a kernel that multiplies the integers themselves."""
+    taking = replace(problem, epilogue=Fusion((), (INTEGER, REAL)), triangle="")
+    program = lower_product(candidate.implementation, taking, candidate.config, device)
+    return program.given({0: problem.modulus, 1: 1 / problem.modulus})
 
 
 def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -47,26 +64,64 @@ def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts)
     for first_k in range(0, own.k, k):
         for name, (along, _) in lines.items():
             rows = Strides(count * along * pitch, pitch, 1)
-            how = str(count), "residues", "up"
-            split = splitting_step(
-                own, name, (first_k, k, pitch), rows, along * pitch, how, flag=FLAG
-            )
+            how = str(count), "reduced residues" if own.modulus else "residues", "up"
+            sizes_along_k = first_k, k, pitch
+            split = splitting_step(own, name, sizes_along_k, rows, along * pitch, how, flag=FLAG)
             program += Program((split,))
         program += Program((multiplying, _adding(form, result_size, first_k > 0)))
     return program
 
 
-def _adding(form: ResidueForm, size: int, adds_to_result: bool) -> Step:
-    """Step that makes the result of its residues, or adds to what is there."""
+def lower_remainders(form: RemainderForm, candidate: Candidate, device: DeviceFacts) -> Program:
+    """Program of a product modulo a number up to 256.
+
+    Args:
+        form: the form.
+        candidate: kernel of the product of bytes.
+        device: the GPU.
+    """
+    own, k, step = form.problem, form.slice_k, form.step
+    lines = {"a": (own.m, own.a.batch), "b": (own.n, own.b.batch)}
+    items = own.batch * own.m * row_bytes(own.n)
+    sizes: dict[Name, int] = {FLAG.name: NUMBER_BYTES, RESIDUES.name: SUM_BYTES * items}
+    for name, (along, is_batch) in lines.items():
+        sizes[DIGITS_OF[name].name] = (own.batch if is_batch else 1) * along * step
+    product = lower_product(candidate.implementation, form.product, candidate.config, device)
+    values: dict[Name, Value] = {"c": RESIDUES, "out": RESIDUES, "alpha": 1, "beta": 0}
+    values |= {name: DIGITS_OF[name] for name in "ab"}
+    program = Program((), sizes)
+    for first_k in range(0, own.k, k):
+        for name, (along, _) in lines.items():
+            rows, how = Strides(along * step, step, 1), ("1", "reduced", "up")
+            split = splitting_step(own, name, (first_k, k, step), rows, step, how, flag=FLAG)
+            program += Program((split,))
+        program += product.given(values)
+        program += Program((_adding(form, items, first_k > 0),))
+    return program
+
+
+def _adding(form: ResidueForm | RemainderForm, size: int, adds_to_result: bool) -> Step:
+    """Step that makes the result of its residues or sums, or adds to what is there."""
     own = form.problem
     c, reads_c = (own.out, True) if adds_to_result else (own.c, own.reads_c)
+    numbers: tuple[Value, ...] = ()
+    variant: tuple[str, ...] = own.out_dtype, "1", "sums"
+    if isinstance(form, RemainderForm):
+        numbers = own.modulus, 1 / own.modulus
+    elif own.modulus:
+        numbers = add_residues.numbers_modulo(own.modulus, form.count)
+        variant = own.out_dtype, str(form.count), "modular"
+    else:
+        variant = own.out_dtype, str(form.count)
+    loaded = "int32" if isinstance(form, RemainderForm) else "int8"
+    taken = *buffers(loaded), *(REAL if isinstance(x, float) else INTEGER for x in numbers)
     arguments = KernelArguments(
-        "int64", own.m, own.n, 0, own.batch, c=c, out=own.out,
-        epilogue=Fusion((), buffers("int8")), out_dtype=own.out_dtype, reads_c=reads_c,
-        extents={"a": NOTHING, "b": NOTHING},
+        "int64", own.m, own.n, 0, own.batch, c=c, out=own.out, epilogue=Fusion((), taken),
+        out_dtype=own.out_dtype, reads_c=reads_c, extents={"a": NOTHING, "b": NOTHING},
     )  # fmt: skip
     addend: tuple[Symbol, Value] = (OUT, 1) if adds_to_result else (C, BETA)
     return file_step(
-        add_residues, arguments, (own.out_dtype, str(form.count)),
-        values=(RESIDUES, RESIDUES, addend[0], OUT, ALPHA, addend[1]), operands=(RESIDUES, size),
+        add_residues, arguments, variant,
+        values=(RESIDUES, RESIDUES, addend[0], OUT, ALPHA, addend[1]),
+        operands=(RESIDUES, size, *numbers),
     )  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any, Literal, SupportsComplex, SupportsFloat, get_args
 
 import numpy as np
 
-from dxgemm.errors import DxgemmError, SettingError, ShapeError, shown
+from dxgemm.errors import DxgemmError, PrecisionError, SettingError, ShapeError, shown
+from dxgemm.problem.dtypes import MODULO, MOST_MODULUS
 
 Number = complex | SupportsFloat | SupportsComplex  # NumPy's scalars among them
 Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, split-K slices
@@ -28,6 +29,21 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise SettingError(f"gemm: {name} is {shown(value)}; pass True or False.")
     return bool(value)
+
+
+def with_modulus(modulus: Any, precision: Any) -> str:
+    """Precision of a product modulo a number, which takes no other one."""
+    is_integer = isinstance(modulus, int | np.integer) and not isinstance(modulus, bool)
+    if not is_integer or not 2 <= modulus <= MOST_MODULUS:
+        raise SettingError(
+            f"gemm: modulus is {shown(modulus)}; pass an integer from 2 to {MOST_MODULUS}, or None."
+        )
+    if precision is not None:
+        raise PrecisionError(
+            f"gemm: precision is {shown(precision)}, but a product modulo {modulus} is exact; "
+            "leave out precision= or modulus=."
+        )
+    return f"{MODULO}{int(modulus)}"
 
 
 def check_size(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -1,162 +1,115 @@
-"""Products of integers as products of their bytes, which int8 tensor cores multiply.
+"""Products of integers modulo 2**32 as products of their bytes, which int8 tensor cores multiply.
 
-With digits of base 256, a @ b is the sum of a_i @ b_j times 256 ** (i + j). Modulo 2**32 and 2**64,
-digits of a high weight do not count. The products of one weight are one product of matrices: in
-memory, a's digits are side by side from the lowest on, b's from the highest on, so that those to be
-multiplied by each other are neighbours along k.
+`digit_terms` says which products there are. Each is a kernel that adds to the result; or all are
+one kernel, which goes through them along k.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
+from dxgemm.handwritten.parts.digit_terms import Term, digits_of, terms_of
 from dxgemm.handwritten.parts.kernel import MOST_INDEX
-from dxgemm.problem.dtypes import ITEM_SIZES, PRODUCT_BITS, factor_dtypes, product_dtype
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
+from dxgemm.problem.dtypes import ITEM_SIZES, PRODUCT_BITS
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import Problem
 
-# The sums of a weight are exact in int32 up to this k of digits of -128 to 127.
-MOST_EXACT_K = 2**17 - 1
-# Bytes of sums that are kept at a time; of more, rows of the result are computed in turn.
-MOST_SUMS_BYTES = 2**31
-
-
-class Term(NamedTuple):
-    """Product of digits that have one weight.
-
-    Fields: digits of a and of b that are multiplied first; number of digits of each; bits by which
-    the product is shifted; dtype of the digits.
-    """
-
-    a: int
-    b: int
-    width: int
-    shift: int
-    dtype: str
-
 
 @dataclass(frozen=True)
-class ByteForm:
-    """Integers of 16 to 64 bits by their bytes.
+class DigitForm:
+    """Integers of 16 or 32 bits with a result of 32 bits, by their digits.
 
     Attributes:
         problem: the problem.
-        digits: digits of an element.
-        is_balanced: True for digits of -128 to 127, False for the bytes themselves.
     """
 
     problem: Problem
-    digits: int
-    is_balanced: bool
 
     @property
-    def bits(self) -> int:
-        """Bits of the result."""
-        return 8 * ITEM_SIZES[self.problem.out_dtype]
+    def digits(self) -> int:
+        """Digits of an element."""
+        return digits_of(self.problem.dtype)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the digits, as the kernel `digits` names it."""
+        return "bytes" if self.digits == 2 else "balanced"
 
     @cached_property
     def step(self) -> int:
         """Bytes of a digit of a row, with a margin of 0."""
-        return copied_step(self.slice_k, "int8")
-
-    @property
-    def slices(self) -> int:
-        """Parts of k that are multiplied in turn: one modulo 2**32, else as many as are exact."""
-        return 1 if self.bits == 32 else -(-self.problem.k * self.digits // MOST_EXACT_K)
-
-    @property
-    def slice_k(self) -> int:
-        """k of such a part."""
-        return -(-self.problem.k // self.slices)
-
-    @property
-    def launches(self) -> int:
-        """Launches of each product: one for each part of k and of the rows."""
-        return self.slices * -(-self.problem.m // self.rows)
+        return copied_step(self.problem.k, "int8")
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """Products, the highest weight first."""
-        if not self.is_balanced:
-            a, b = (_byte_dtypes(factor) for factor in factor_dtypes(self.problem.dtype))
-            if a[0] == a[1] == b[0] == b[1]:
-                return _stacked(self.digits, self.bits)
-            pairs = sorted(((i, j) for i in range(2) for j in range(2)), key=sum, reverse=True)
-            dtypes = [product_dtype(a[i], b[j]) or "" for i, j in pairs]
-            return tuple(Term(i, j, 1, 8 * (i + j), d) for (i, j), d in zip(pairs, dtypes))
-        return _stacked(self.digits, self.bits, "int8")
+        return terms_of(self.problem.dtype)
 
     @property
     def products(self) -> int:
         """Products of bytes for each product of elements."""
         return sum(term.width for term in self.terms)
 
-    @property
-    def sums_row(self) -> int:
-        """Elements from a row of sums in a workspace to the next."""
-        return -(-self.problem.n // 4) * 4
-
-    @property
-    def rows(self) -> int:
-        """Rows of the result whose sums are kept at a time, if they are."""
-        row_bytes = 4 * self.problem.batch * self.sums_row * len(self.terms)
-        return min(self.problem.m, max(MOST_SUMS_BYTES // row_bytes, 1))
-
-    def product(self, term: Term) -> Problem:
-        """Problem of a term: modulo 2**32 with the whole result and c, else of `rows` rows."""
-        own, pitch = self.problem, self.digits * self.step
-        if self.bits == 64:
-            out = Strides(self.rows * self.sums_row, self.sums_row, 1)
-            own = replace(own, m=self.rows, out=out, reads_c=False)
+    def product_of(self, dtype: str, count: int, apart: int) -> Problem:
+        """Problem of so many products of digits along k; rows are `apart` digits apart."""
+        own, pitch = self.problem, apart * self.step
         return replace(
             own,
-            dtype=term.dtype,
-            k=term.width * self.step,
-            a=Strides(self.problem.m * pitch if own.a.batch else 0, pitch, 1),
+            dtype=dtype,
+            k=count * self.step,
+            a=Strides(own.m * pitch if own.a.batch else 0, pitch, 1),
             b=Strides(own.n * pitch if own.b.batch else 0, 1, pitch),
             out_dtype="int32",
             a_alignment=MAX_ALIGNMENT,
             b_alignment=MAX_ALIGNMENT,
             padded="ab",
             triangle="",
+            copies_any_size=False,
         )
-
-    def offsets(self, term: Term) -> tuple[int, int]:
-        """Bytes from the digits of a and of b to those of a term."""
-        return term.a * self.step, (self.digits - 1 - term.b) * self.step
 
     def __str__(self) -> str:
         return f"{self.products} products of bytes"
 
 
-def _byte_dtypes(factor: str) -> tuple[str, str]:
-    """Dtypes of the low and the high byte of an integer of 16 bits."""
-    return "uint8", "uint8" if factor.startswith("u") else "int8"
+class ByteForm(DigitForm):
+    """Integers by a product for each weight of the digits."""
+
+    def product(self, term: Term) -> Problem:
+        """Problem of a term."""
+        return self.product_of(term.dtype, term.width, self.digits)
+
+    def offsets(self, term: Term) -> tuple[int, int]:
+        """Bytes from the digits of a and of b to those of a term."""
+        return term.a * self.step, (self.digits - 1 - term.b) * self.step
 
 
-def _stacked(digits: int, bits: int, dtype: str = "uint8") -> tuple[Term, ...]:
-    """Terms of digits of one dtype, a term for each weight."""
-    terms = []
-    for weight in reversed(range(min(bits // 8, 2 * digits - 1))):
-        first = max(0, weight - digits + 1)
-        count = min(weight, digits - 1) - first + 1
-        terms.append(Term(first, weight - first, count, 8 * weight, dtype))
-    return tuple(terms)
+class JoinedForm(DigitForm):
+    """Integers by one kernel for all products of digits: see `digit_wgmma`."""
+
+    @cached_property
+    def step(self) -> int:
+        """Bytes of a digit of a row, which are whole stages."""
+        return -(-self.problem.k // ROW_BYTES) * ROW_BYTES
+
+    @property
+    def product(self) -> Problem:
+        """Problem for which `wgmma` takes as long as the kernel of all products."""
+        return self.product_of("int8", self.products, self.products)
+
+    def __str__(self) -> str:
+        return f"{self.products} products of bytes, in one kernel"
 
 
-def byte_form(problem: Problem) -> ByteForm | None:
-    """Form of a problem of 16 to 64 bits; None of one that has no such form."""
+def digit_forms(problem: Problem) -> list[ByteForm | JoinedForm]:
+    """Forms of a problem with a result of 32 bits; none of one that has no such form."""
     bits = PRODUCT_BITS.get(problem.dtype, 0)
     is_plain = problem.epilogue is None and not problem.is_empty and problem.k > 0
-    if bits < 16 or not is_plain or 2 * problem.k > MOST_INDEX:
-        return None
-    is_long = ITEM_SIZES[problem.out_dtype] == 8
-    if bits == 16 and not is_long:
-        return ByteForm(problem, 2, is_balanced=False)
-    # Numbers that are widened have a digit more, of -1, 0 or 1.
-    digits = bits // 8 + (is_long and bits < 64)
-    if digits * problem.k > MOST_INDEX:
-        return None  # kernels index no such k
-    return ByteForm(problem, digits, is_balanced=True)
+    is_plain = is_plain and not problem.modulus
+    if bits < 16 or not is_plain or ITEM_SIZES[problem.out_dtype] > 4:
+        return []
+    # Kernels index no longer k.
+    joined, apart = JoinedForm(problem), ByteForm(problem)
+    forms = [joined] if joined.products * joined.step <= MOST_INDEX else []
+    return [*forms, apart] if apart.digits * problem.k <= MOST_INDEX else []

@@ -20,12 +20,15 @@ from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     EMULATED,
     EPILOGUE_DTYPES,
+    INTEGER_BITS,
     INTEGER_RESULTS,
     MODULI_COUNTS,
+    MOST_MODULUS,
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
     THREE_PRODUCTS,
+    modulus_of,
     product_dtype,
     result_dtypes,
 )
@@ -269,6 +272,13 @@ def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> str:
 def check_precision(precision: Any, dtype: str) -> None:
     """Refuse a `precision=` that is unknown, or not for operands of a dtype."""
     is_name = isinstance(precision, str)
+    if is_name and 2 <= modulus_of(precision) <= MOST_MODULUS:
+        if dtype not in INTEGER_BITS:
+            raise DtypeError(
+                f"gemm: modulus= is for integers of 8 to 64 bits, but <a> and <b> are {dtype}; "
+                "convert them, or view bool as uint8."
+            )
+        return
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
     if is_name and precision in {f"{EMULATED}{count}" for count in MODULI_COUNTS}:
         fitting = ["float64"]

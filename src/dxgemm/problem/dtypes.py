@@ -84,6 +84,17 @@ EMULATED = "emulated"
 
 MODULI_COUNTS = range(2, 21)
 
+# A product of integers modulo a number names it in the place of a precision: "modulo 97".
+MODULO, MOST_MODULUS = "modulo ", 2**31 - 1
+
+
+def modulus_of(precision: str | None) -> int:
+    """Modulus that a precision names; 0 if it names none."""
+    if precision is None or not precision.startswith(MODULO):
+        return 0
+    digits = precision.removeprefix(MODULO)
+    return int(digits) if digits.isdecimal() else 0
+
 
 def product_dtype(a: str, b: str) -> str | None:
     """Dtype of a product of operands of two dtypes: theirs, or both names; None for neither."""

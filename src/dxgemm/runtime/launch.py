@@ -88,7 +88,7 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
-def _launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
+def launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
     """Launch configuration of a kernel for the driver, and its memory; grid and stream are 0."""
     driver = driver_api()
     config = driver.CUlaunchConfig()
@@ -195,7 +195,7 @@ class _Arguments:
             _END,
         )  # fmt: skip
         self.extra_address = ctypes.addressof(self._extra)
-        self.config, self.fields = _launch_config(kernel)
+        self.config, self.fields = launch_config(kernel)
         self.owner: KernelLaunch | None = None
 
 
@@ -240,7 +240,7 @@ class KernelLaunch:
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._idle.append(arguments)
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        self._submit = _submit_on(ordinal)
+        self._submit = submit_on(ordinal)
 
     def __call__(self, call: Call, stream: int) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
@@ -312,7 +312,7 @@ class KernelLaunch:
         return queue
 
     def _config_on(self, stream: int, configs: dict[int, Any]) -> Any:
-        config, fields = _launch_config(self._kernel)
+        config, fields = launch_config(self._kernel)
         fields.grid_x, fields.grid_y = self._blocks, self._slices
         fields.stream = stream
         configs[stream] = config
@@ -336,7 +336,7 @@ class KernelLaunch:
             )
 
 
-def _submit_on(ordinal: int) -> Callable[..., Any]:
+def submit_on(ordinal: int) -> Callable[..., Any]:
     """The driver's launch, for kernels of one GPU.
 
     With one GPU there may only be no current context at all, which the launch reports. With several
@@ -368,6 +368,14 @@ def _parameter_offset(function: Any, index: int) -> int:
 def is_loaded(kernel: CompiledKernel | None, ordinal: int) -> bool:
     """True if a kernel is loaded on a GPU already."""
     return kernel is not None and (kernel.identity, ordinal) in _functions
+
+
+def function_of(kernel: CompiledKernel, ordinal: int) -> Any:
+    """Function of a kernel on a GPU, where it stays loaded."""
+    with _loading:
+        handle = _function_handle(kernel, ordinal)
+        _lasting.add((kernel.identity, ordinal))
+    return driver_api().CUfunction(handle)
 
 
 def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:

@@ -85,13 +85,6 @@ class SimulatedLaunch:
         problem, dtype = self._problem, self._spec.dtype
         config, variant = self._spec.config, self._spec.variant
         with first_call:  # numba may be half imported
-            from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
-            from dxgemm.runtime.turn_taking import (
-                INTERRUPTED,
-                TurnTakingThread,
-                threads_take_turns,
-            )
-
             kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         extents = self._extents()
         scalar = np.dtype(problem.scalar_dtype).type
@@ -106,16 +99,9 @@ class SimulatedLaunch:
             "c_gmem": _pointer(c, problem.c_dtype, *extents["c"]),
             "out_gmem": _pointer(out, problem.out_dtype, *extents["out"]),
         }
-        if isinstance(threading.current_thread(), TurnTakingThread):
-            raise LaunchError(INTERRUPTED)  # would wait for the thread that waits for this one
-        with _lock, threads_take_turns(), casts_are_checked(), warnings.catch_warnings():
-            # NaN, infinity and sums of int8 that wrap around are data here, as on a GPU. errstate
-            # would not reach the threads.
-            warnings.simplefilter("ignore", RuntimeWarning)
-            smem_bytes = config.smem_bytes(dtype) if config.dynamic_smem else 0
-            kernel[self._blocks, config.threads, 0, smem_bytes](
-                *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
-            )
+        smem_bytes = config.smem_bytes(dtype) if config.dynamic_smem else 0
+        values = (*(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands))
+        run_simulated(kernel, self._blocks, config.threads, smem_bytes, values)
 
     def _extents(self) -> Extents:
         """Strides and sizes of the operands, in elements of the kernel's dtype."""
@@ -157,6 +143,26 @@ class SimulatedLaunch:
                 sizes = problem.batch, -(-along // operand.block), -(-problem.k // BLOCK_K)
             arguments.append((_pointer(value, operand.dtype, strides, sizes), *strides))
         return tuple(arguments)
+
+
+def run_simulated(
+    kernel: Any, grid: Any, threads: int, smem_bytes: int, arguments: tuple[Any, ...]
+) -> None:
+    """Run a kernel of `cuda.jit`, whose threads take turns, with checked integers.
+
+    Raises:
+        LaunchError: a simulated kernel is running in this thread.
+    """
+    with first_call:  # numba may be half imported
+        from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
+        from dxgemm.runtime.turn_taking import INTERRUPTED, TurnTakingThread, threads_take_turns
+    if isinstance(threading.current_thread(), TurnTakingThread):
+        raise LaunchError(INTERRUPTED)  # would wait for the thread that waits for this one
+    with _lock, threads_take_turns(), casts_are_checked(), warnings.catch_warnings():
+        # NaN, infinity and sums of int8 that wrap around are data here, as on a GPU. errstate
+        # would not reach the threads.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        kernel[grid, threads, 0, smem_bytes](*arguments)
 
 
 def _pointer(address: int, dtype: str, strides: tuple[int, ...], sizes: tuple[int, ...]) -> Pointer:

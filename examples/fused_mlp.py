@@ -1,0 +1,129 @@
+"""Two products in one kernel of your own: gelu(x @ w1) @ w2, whose middle stays in shared memory.
+
+    python examples/fused_mlp.py --rows 16384 --widths 128 256 --instruction wgmma
+
+A block takes rows of x, computes their rows of gelu(x @ w1) in tiles, keeps these in shared memory
+and multiplies them by w2. Two calls of `gemm` write and read the middle instead. Both are checked
+against NumPy and timed. On numba's simulator, which has no half precision, a small float32 example
+runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+import dxgemm
+from dxgemm.cli.output import print_table
+from dxgemm.cli.timing import call_us, clock_name, send, to_dtype
+from dxgemm.epilogues import gelu_tanh
+from dxgemm.gpu.status import simulator_enabled
+
+DTYPE = "float32" if simulator_enabled() else "bfloat16"
+TILE = (8, 32) if simulator_enabled() else (64, 128)
+ROWS, WIDTHS = (8, [33]) if simulator_enabled() else (16384, [128, 256])
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}  # of the result's norm: two roundings
+
+
+@cuda.jit(device=True)
+def gelu(x):
+    """The approximation of `dxgemm.epilogues.gelu_tanh`, in float32."""
+    argument = float32(0.7978845608) * x * (float32(1) + float32(0.044715) * x * x)
+    return float32(0.5) * x * (float32(1) + math.tanh(argument))
+
+
+@cache
+def make_mlp(dtype: str, m: int, n: int, width: int, **options: Any) -> tuple[Any, Any]:
+    """Make a tile, and the kernel: out = gelu(x @ w1) @ w2 for a w1 of up to `width` columns."""
+    tile = dxgemm.device.tile(dtype, m, n, kept=width, **options)
+
+    @cuda.jit
+    def mlp(x, w1, w2, out):
+        row = cuda.blockIdx.x * tile.m
+        acc = tile.accumulator()
+        for col in range(0, w1.shape[1], tile.n):
+            tile.product(acc, x, w1, row, col)
+            for i in range(tile.per_thread):
+                acc[i] = gelu(acc[i])
+            tile.keep(acc, col, w1.shape[1])
+        for col in range(0, w2.shape[1], tile.n):
+            tile.product_of_kept(acc, w2, col)
+            tile.store(acc, out, row, col)
+
+    return tile, mlp
+
+
+def plan_mlp(x: Any, w1: Any, w2: Any, out: Any, instruction: str | None = None) -> Any:
+    """A call of the kernel."""
+    tile, mlp = make_mlp(DTYPE, *TILE, w1.shape[1], instruction=instruction)
+    return tile.plan(mlp, -(-x.shape[0] // tile.m), x, w1, w2, out)
+
+
+def plan_two_calls(x: Any, w1: Any, w2: Any, hidden: Any, out: Any) -> Any:
+    """The same by two calls of `gemm`."""
+    first = dxgemm.plan(x, w1, out=hidden, epilogue=gelu_tanh)
+    second = dxgemm.plan(hidden, w2, out=out)
+
+    def call() -> None:
+        first()
+        second()
+
+    return call
+
+
+def on_host(array: Any) -> np.ndarray:
+    """A result as NumPy's float64."""
+    if type(array).__module__ == "torch":
+        return np.asarray(array.double().cpu())
+    return np.asarray(array.get() if hasattr(array, "get") else array, np.float64)
+
+
+def measure(rows: int, width: int, instruction: str | None) -> tuple[str, ...]:
+    """A row of the table.
+
+    Raises:
+        ArithmeticError: a result differs from NumPy's.
+    """
+    rng = np.random.default_rng(0)
+    sizes = (rows, width), (width, width), (width, width)
+    drawn = [send(rng.standard_normal(size).astype("float32") / 8) for size in sizes]
+    x, w1, w2 = (to_dtype(array, DTYPE) for array in drawn)
+    hidden, one, two = (to_dtype(send(np.zeros((rows, width), "float32")), DTYPE) for _ in "hot")
+    calls = plan_mlp(x, w1, w2, one, instruction), plan_two_calls(x, w1, w2, hidden, two)
+    middle = on_host(x) @ on_host(w1)
+    expected = gelu_on_arrays(middle, np) @ on_host(w2)
+    times = []
+    for call, out in zip(calls, (one, two), strict=True):
+        call()
+        error = np.linalg.norm(on_host(out) - expected) / np.linalg.norm(expected)
+        if not error <= TOLERANCE[DTYPE]:
+            raise ArithmeticError(f"the result of {rows} x {width} differs from NumPy's: {error}")
+        times.append(call_us(call))
+    ratio = f"{times[1] / times[0]:.2f}"
+    return f"{rows}", f"{width}", f"{times[0]:.1f} us", f"{times[1]:.1f} us", ratio
+
+
+def gelu_on_arrays(x: Any, module: Any) -> Any:
+    """`gelu` of an array of NumPy or CuPy."""
+    return 0.5 * x * (1 + module.tanh(0.7978845608 * x * (1 + 0.044715 * x * x)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=ROWS, help="of x")
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS, help="of all layers")
+    parser.add_argument("--instruction", help="wgmma on Hopper")
+    options = parser.parse_args()
+    rows = [measure(options.rows, width, options.instruction) for width in options.widths]
+    print_table((">rows", ">width", ">one kernel", ">two calls", ">ratio"), rows)
+    print(f"{DTYPE}; a call: {clock_name()}.")
+    print("Every result agrees with NumPy's.")
+
+
+if __name__ == "__main__":
+    main()

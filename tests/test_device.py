@@ -1,0 +1,402 @@
+"""Tiles in kernels of the caller's: products, epilogues by hand, chains and reductions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import simulated_instructions
+from numba import cuda, float32
+from oracle.kinds import numpy_dtype
+from sparse_operands import plain_device_functions, run_block
+
+import dxgemm
+from dxgemm import errors
+from dxgemm.device.kernel import kernel_of
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.device import device_facts
+
+ON_GPU = not simulator_enabled()
+if ON_GPU:
+    import cupy as xp
+else:
+    xp = np
+EXTENTS = {"float32": (64, 64) if ON_GPU else (8, 32), "float64": (32, 32)}
+KEPT = {"float32": 60, "float64": 32}
+SIZES = [(133, 150, 37), (64, 128, 64), (5, 1, 70)] if ON_GPU else [(13, 45, 9), (8, 64, 16)]
+LAYOUTS = [
+    ("float32", ("row", "row")), ("float32", ("col", "col")), ("float64", ("row", "col")),
+    ("float64", ("col", "col")),
+]  # fmt: skip
+TILES = {
+    (dtype, (a, b)): dxgemm.device.tile(dtype, *EXTENTS[dtype], a=a, b=b, kept=KEPT[dtype])
+    for dtype, (a, b) in LAYOUTS
+}
+tile = TILES["float32", ("row", "row")]
+
+
+def ints(shape, dtype="float32", seed=0, least=-3):
+    values = np.random.default_rng(seed).integers(least, 4, shape)
+    return xp.asarray(values.astype(numpy_dtype(dtype)))
+
+
+def on_host(array):
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def made(array, layout):
+    """The same matrix in a layout: "row", "col", every second of both, or backwards."""
+    rows, cols = array.shape
+    if layout == "col":
+        return xp.asarray(array.T.copy()).T
+    if layout == "steps":
+        wide = xp.full((2 * rows, 3 * cols), np.nan, array.dtype)
+        wide[::2, ::3] = array
+        return wide[::2, ::3]
+    if layout == "backwards":
+        return xp.ascontiguousarray(array[::-1, ::-1])[::-1, ::-1]
+    return array
+
+
+def make_scaled(tile):
+    def scaled(a, b, scale, shift, out):
+        row, col = tile.origin(a.shape[0], b.shape[1])
+        acc = tile.accumulator()
+        tile.product(acc, a, b, row, col)
+        for i in range(tile.per_thread):
+            r, c = tile.position(i)
+            if col + c < b.shape[1]:
+                acc[i] = acc[i] * scale[col + c] + shift * (row + r) + 1
+        tile.store(acc, out, row, col)
+
+    return scaled
+
+
+def scaled_by_numpy(a, b, scale, shift):
+    rows = np.arange(a.shape[0])[:, None]
+    return on_host(a).astype(float) @ on_host(b).astype(float) * on_host(scale) + shift * rows + 1
+
+
+@pytest.mark.parametrize("dtype, layouts", TILES, ids=str)
+def test_products_with_an_epilogue_by_hand(dtype, layouts):
+    """Edges, all layouts in memory whatever the tile's own, and nothing written outside of out."""
+    own = TILES[dtype, layouts]
+    kernel = cuda.jit(make_scaled(own))
+    others = [layouts, ("steps", "backwards"), (layouts[1], layouts[0])]
+    for (m, n, k), (a_layout, b_layout) in zip(SIZES * 2, others * 2, strict=False):
+        a, b = made(ints((m, k), dtype), a_layout), made(ints((k, n), dtype, 1), b_layout)
+        scale, around = ints((n,), dtype, 2), xp.full((m + 2, n + 3), 99, dtype)
+        own.launch(kernel, own.blocks(m, n), a, b, scale, 2, around[1:-1, 1:-2])
+        expected = np.full(around.shape, 99.0)
+        expected[1:-1, 1:-2] = scaled_by_numpy(a, b, scale, 2)
+        np.testing.assert_array_equal(on_host(around), expected)
+
+
+def test_an_empty_k_gives_zero_and_no_blocks_write_nothing():
+    a, b, scale, out = (xp.zeros(shape, "float32") for shape in ((3, 0), (0, 5), (5,), (3, 5)))
+    scaled = make_scaled(tile)
+    tile.launch(scaled, tile.blocks(3, 5), a, b, scale, 0, out)
+    assert (on_host(out) == 1).all()
+    tile.launch(scaled, tile.blocks(0, 5), a[:0], b, scale, 3, out)
+    assert (on_host(out) == 1).all()
+
+
+def make_chain(tile, function):
+    def chain(x, w1, w2, out):
+        row = cuda.blockIdx.x * tile.m
+        acc = tile.accumulator()
+        for i in range(tile.per_thread):
+            acc[i] = math.nan
+        for col in range(0, tile.kept + tile.n, tile.n):
+            tile.keep(acc, col, tile.kept + 2 * tile.n)
+        for col in range(0, w1.shape[1], tile.n):
+            tile.product(acc, x, w1, row, col)
+            for i in range(tile.per_thread):
+                acc[i] = function(acc[i])
+            tile.keep(acc, col, w1.shape[1])
+        for col in range(0, w2.shape[1], tile.n):
+            tile.product_of_kept(acc, w2, col)
+            tile.store(acc, out, row, col)
+
+    return chain
+
+
+@cuda.jit(device=True)
+def spoiled(value):
+    """1 / value, which is infinite behind the edges; else the magnitude."""
+    return abs(value) if value != 0 else float32(math.inf)
+
+
+@pytest.mark.parametrize(
+    "dtype, layouts, layout",
+    [(*LAYOUTS[0], "row"), (*LAYOUTS[0], "steps"), (*LAYOUTS[2], "col")],
+    ids=str,
+)
+def test_a_chain_of_two_products(dtype, layouts, layout):
+    """What lies in shared memory before, and what a function makes of edges, is not added."""
+    own = TILES[dtype, layouts]
+    kernel = make_chain(own, spoiled)
+    for m, k0, k1, n in [(13, 5, own.kept - 5, 35), (8, 16, own.kept, 32)]:
+        x, w1 = ints((m, k0), dtype, least=1), ints((k0, k1), dtype, 1, least=1)
+        w2, out = made(ints((k1, n), dtype, 2), layout), xp.zeros((m, n), dtype)
+        own.launch(kernel, -(-m // own.m), x, w1, w2, out)
+        hidden = np.abs(on_host(x) @ on_host(w1))
+        np.testing.assert_array_equal(on_host(out), hidden @ on_host(w2))
+
+
+def close_pairs(a, b, limit, count, pairs):
+    row, col = tile.origin(a.shape[0], b.shape[1])
+    acc = tile.accumulator()
+    tile.product(acc, a, b, row, col)
+    for i in range(tile.per_thread):
+        r, c = tile.position(i)
+        if row + r < a.shape[0] and col + c < b.shape[1] and acc[i] > limit:
+            slot = cuda.atomic.add(count, 0, 1)
+            if slot < pairs.shape[0]:
+                pairs[slot, 0] = row + r
+                pairs[slot, 1] = col + c
+
+
+def test_a_reduction_that_no_epilogue_expresses():
+    """A result of as many rows as there are pairs above a limit."""
+    m, n, k = SIZES[0]
+    a, b = ints((m, k)), ints((k, n), seed=1)
+    count, pairs = xp.zeros(1, "int64"), xp.full((m * n, 2), -1, "int32")
+    tile.launch(close_pairs, tile.blocks(m, n), a, b, 5.0, count, pairs)
+    expected = np.argwhere(on_host(a) @ on_host(b) > 5)
+    assert 0 < len(expected) == int(count[0]) < m * n
+    found = on_host(pairs)[: len(expected)]
+    np.testing.assert_array_equal(found[np.lexsort(found.T[::-1])], expected)
+
+
+def test_slices_of_a_batch_in_the_kernel():
+    def batched(a, b, out):
+        matrix = cuda.blockIdx.y
+        row, col = tile.origin(a.shape[1], b.shape[2])
+        acc = tile.accumulator()
+        tile.product(acc, a[matrix], b[matrix], row, col)
+        tile.store(acc, out[matrix], row, col)
+
+    m, n, k = SIZES[0]
+    a, b, out = ints((3, m, k)), ints((3, k, n), seed=1), xp.zeros((3, m, n), "float32")
+    tile.launch(cuda.jit(batched), (tile.blocks(m, n), 3), a, b, out)
+    np.testing.assert_array_equal(on_host(out), on_host(a) @ on_host(b))
+
+
+def test_an_ordinary_launch_of_numba():
+    m, n, k = SIZES[0]
+    a, b, scale, out = ints((m, k)), ints((k, n), seed=1), ints(n, seed=2), xp.zeros((m, n), "f4")
+    kernel = cuda.jit(make_scaled(tile))
+    kernel[tile.blocks(m, n), tile.threads, 0, tile.smem_bytes](a, b, scale, 2, out)
+    np.testing.assert_array_equal(on_host(out), scaled_by_numpy(a, b, scale, 2))
+
+
+# --- Half precision, whose instructions have stand-ins on the simulator ---
+
+
+@pytest.mark.parametrize(
+    "dtype, layouts, is_aligned, instruction",
+    [("bfloat16", ("row", "row"), True, None), ("float16", ("col", "col"), True, None),
+     ("float16", ("row", "col"), False, None), ("bfloat16", ("row", "row"), True, "wgmma"),
+     ("float16", ("col", "col"), True, "wgmma"), ("float16", ("row", "col"), False, "wgmma")],
+    ids=str,
+)  # fmt: skip
+def test_half_precision(dtype, layouts, is_aligned, instruction):
+    """Tensor cores: a product, and one of the tile that is kept, with an epilogue by hand."""
+    if ON_GPU:
+        dtype = "float16"  # CuPy has no other; the benchmarks check torch's bfloat16
+
+    def chain(a, b, w, scale, out, last):
+        row, col = own.origin(a.shape[0], b.shape[1])
+        acc = own.accumulator()
+        own.product(acc, a, b, row, col)
+        own.store(acc, out, row, col)
+        own.keep(acc, 0, b.shape[1])
+        own.product_of_kept(acc, w, 0)
+        for i in range(own.per_thread):
+            r, c = own.position(i)
+            if c < w.shape[1]:
+                acc[i] = acc[i] * scale[c] + (row + r)
+        own.store(acc, last, row, 0)
+
+    def run():
+        m, n, k, columns = (43, 40, 72, 24) if is_aligned else (43, 37, 9, 21)
+        a, b, w = (
+            made(ints(shape, dtype, i, least=-1), layout)
+            for i, (shape, layout) in enumerate(
+                zip(((m, k), (k, n), (n, columns)), (*layouts, layouts[1]), strict=True)
+            )
+        )
+        if not is_aligned:
+            a, b, w = made(a, "backwards"), made(b, "steps"), made(w, "steps")
+        scale, out = ints(columns, "float32", 3), xp.zeros((m, n), "float32")
+        last = xp.zeros((m, columns), "float32")
+        values = a, b, w, scale, out, last
+        if ON_GPU:
+            own.launch(cuda.jit(chain), 1, *values)
+        else:
+            run_block(chain, values, (1, 1, 1), (0, 0, 0), own.threads, own.smem_bytes)
+        a, b, w = (on_host(x).astype(float) for x in (a, b, w))
+        assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
+        np.testing.assert_array_equal(on_host(out), a @ b)
+        expected = a @ b @ w * on_host(scale) + np.arange(m)[:, None]
+        np.testing.assert_array_equal(on_host(last), expected)
+
+    options = {"a": layouts[0], "b": layouts[1], "out": "float32", "kept": 64}
+    options["instruction"] = instruction
+    if ON_GPU:
+        if instruction and device_facts(0).arch != "sm_90a":
+            pytest.skip("wgmma is Hopper's")
+        own = dxgemm.device.tile(dtype, 64, 64, **options)
+        run()
+        return
+    with simulated_instructions.instructions(), plain_device_functions():
+        own = dxgemm.device.tile(dtype, 64, 64, **options)
+        run()
+
+
+# --- Errors ---
+
+
+def test_tiles_that_there_are_not():
+    tile = dxgemm.device.tile
+    with pytest.raises(errors.DtypeError, match=r"device.tile: tiles are of float32.*not 'int8'"):
+        tile("int8")
+    with pytest.raises(errors.ShapeError, match=r"float32 is 100x100; these are: .*64x64"):
+        tile("float32", 100, 100)
+    with pytest.raises(errors.DtypeError, match="out is 'float16'; a tile of float32"):
+        tile("float32", out="float16")
+    with pytest.raises(errors.DtypeError, match="instruction is 'wgmma'; pass 'wgmma' for"):
+        tile("float32", instruction="wgmma")
+    with pytest.raises(errors.SettingError, match="b is 'k'; pass 'row' or 'col'"):
+        tile("float32", b="k")
+    with pytest.raises(errors.ShapeError, match="kept is -1"):
+        tile("float32", kept=-1)
+    if not ON_GPU:
+        with pytest.raises(errors.DtypeError, match="simulator lacks the instruction"):
+            tile("bfloat16", 64, 64)
+    with pytest.raises(AttributeError, match="keeps nothing; make it with kept="):
+        _ = tile("float32", *EXTENTS["float32"]).keep
+
+
+def test_arguments_that_a_kernel_cannot_take():
+    """Each is a typed error before anything is launched, and out stays as it was."""
+    scaled, (m, n, k) = make_scaled(tile), SIZES[0]
+    a, b, scale, out = ints((m, k)), ints((k, n)), ints(n), xp.full((m, n), 7, "float32")
+    good = {"a": a, "b": b, "scale": scale, "shift": 2, "out": out}
+    wrong = [
+        ({"b": ints((k, n), "float64")}, errors.DtypeError, "b is float64, but the tile takes"),
+        ({"out": out.astype("float64")}, errors.DtypeError, "out is float64"),
+        ({"a": a[None]}, errors.ShapeError, "a has 3 dimensions, but is a matrix"),
+        ({"scale": "scale"}, errors.ArrayTypeError, "argument 2 is 'scale'"),
+        ({"shift": 2**70}, errors.DtypeError, "beyond 64 bits"),
+        ({"shift": 2j}, errors.ArrayTypeError, "argument 3 is 2j"),
+    ]
+    for change, kind, message in wrong:
+        with pytest.raises(kind, match=message):
+            tile.launch(scaled, tile.blocks(m, n), *(good | change).values())
+    for grid in (-1, 1.5, (), (1, 1, 1, 1), True):
+        with pytest.raises(errors.SettingError, match="grid is"):
+            tile.launch(scaled, grid, *good.values())
+    large = dxgemm.device.tile("float32", 64, 64, kept=1024)
+    with pytest.raises(errors.UnsupportedProblemError, match="bytes of shared memory per block"):
+        large.launch(make_scaled(large), 1, *good.values())
+    assert (on_host(out) == 7).all()
+
+
+def test_kernels_that_could_change():
+    values = [1.0]
+
+    def listed(out):
+        out[0] = values[0]
+
+    with pytest.raises(errors.EpilogueError, match=r"kernel listed: .*values.*an argument"):
+        tile.launch(listed, 1, xp.zeros(1))
+    other = dxgemm.device.tile("float32", 16, 128)
+
+    def mixed(out):
+        acc, more = tile.accumulator(), other.accumulator()
+        out[0] = acc[0] + more[0]
+
+    if other.threads != tile.threads:
+        with pytest.raises(errors.SettingError, match=r"tiles with .* threads"):
+            tile.launch(mixed, 1, xp.zeros(1))
+
+
+def test_the_key_is_of_what_the_kernel_does():
+    """It changes with the code, with variables and with the tile, and with nothing else."""
+
+    def kernel_with(tile, factor, function):
+        def kernel(out):
+            out[0] = factor * function(tile.m)
+
+        return kernel
+
+    def doubled(x):
+        return x + x
+
+    def key(tile=tile, factor=2, function=doubled):
+        return kernel_of(kernel_with(tile, factor, function)).digest
+
+    again, other = (dxgemm.device.tile("float32", *EXTENTS["float32"], kept=k) for k in (60, 32))
+    assert key() == key(again) != key(factor=3)
+    assert key() != key(function=lambda x: x) and key() != key(factor=2.0)
+    assert key() != key(other)
+    assert key() != key(TILES["float64", ("row", "col")])
+    factor = 2
+
+    def changing(out):
+        out[0] = factor
+
+    first = kernel_of(changing)
+    assert kernel_of(cuda.jit(changing)) is first
+    factor = 3
+    assert kernel_of(changing).digest != first.digest
+
+
+PROGRAM = """
+import sys
+import cupy, dxgemm
+import dxgemm.compiler.kernels as kernels
+
+if sys.argv[1] == "found":
+    kernels.compile_function = None  # so that a build fails
+from numba import cuda
+
+tile = dxgemm.device.tile("float32", 64, 64)
+
+@cuda.jit
+def kernel(a, b, out):
+    row, col = tile.origin(a.shape[0], b.shape[1])
+    acc = tile.accumulator()
+    tile.product(acc, a, b, row, col)
+    tile.store(acc, out, row, col)
+
+a, b, out = (cupy.full(shape, 2, "float32") for shape in ((70, 90), (90, 65), (70, 65)))
+tile.launch(kernel, tile.blocks(70, 65), a, b, out)
+assert (out == 360).all()
+[record] = dxgemm.cache_info().kernels
+print(record.implementation, record.entry)
+"""
+
+
+@pytest.mark.gpu
+def test_another_process_finds_the_kernel_in_the_cache(run_python, tmp_path):
+    first, second = (
+        run_python(PROGRAM, state, DXGEMM_CACHE_DIR=str(tmp_path)) for state in ("new", "found")
+    )
+    assert first.startswith("kernel ") and first == second
+
+
+@pytest.mark.gpu
+def test_a_slow_kernel_is_in_the_stream_of_its_arrays():
+    """The launch waits for what is queued on the arrays' stream, and later work for the launch."""
+    stream, size = xp.cuda.Stream(non_blocking=True), 512
+    with stream:
+        a, b, out = (xp.zeros(shape, "f4") for shape in ((size, 4096), (4096, size), (size, size)))
+        a += 1
+        b += 1
+        values = a, b, xp.ones(size, "f4"), 0, out
+        tile.launch(make_scaled(tile), tile.blocks(size, size), *values)
+        assert float(out.sum()) == size * size * 4097
