@@ -69,7 +69,7 @@ KERNEL = replace(
     tensor_tile.KERNEL,
     make_kernel=make_kernel,
     configs=(
-        Config(tile_m=128, tile_n=128, warp_m=32, stages=3),
+        Config(tile_m=128, tile_n=64, warp_m=32, stages=3),
         Config(tile_m=64, tile_n=128, warp_m=32, stages=3),
         Config(tile_m=64, tile_n=64, warp_m=16, stages=4),
     ),
