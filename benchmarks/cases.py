@@ -130,7 +130,7 @@ class Case:
         return {}
 
     def spoil(self, array: Any) -> None:
-        array[...] = WRONG_INTEGER if self.dtype == "int8" else math.nan
+        array[...] = WRONG_INTEGER if "int" in self.dtype else math.nan
 
     def fail(self, name: str) -> None:
         raise WrongResultError(f"{name} gives a wrong result for {self}")

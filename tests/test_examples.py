@@ -36,6 +36,7 @@ def run_example(name, *arguments):
         ("mlp", ["--batch-sizes", "1"], "Every score agrees with NumPy's"),
         ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
         ("muon", ["--widths", "6"], "Every result agrees with NumPy's"),
+        ("inner_functions", [], "Every walk agrees with SciPy's"),
         ("spin_chain", ["--spins", "2"], "every magnetisation agrees with NumPy's"),
     ],
 )

@@ -15,10 +15,12 @@ from oracle.padded import Padded
 
 import dxgemm
 from dxgemm import epilogues, errors, inners, reductions
+from dxgemm.choice import selection
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.selection import rank
 from dxgemm.epilogues import Scalar, bias, residual
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import small_batch
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
 from dxgemm.runtime.device import device_facts
@@ -26,7 +28,8 @@ from dxgemm.runtime.device import device_facts
 ON_GPU = not simulator_enabled()
 SIZE = (133, 150, 37) if ON_GPU else (9, 33, 5)  # several tiles of each kernel
 SMALL = SIZE if ON_GPU else (5, 7, 5)  # several of widening_tile's
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int32")
+INTEGERS = ("int8", "uint8", "int16", "int32", "int64")
 SCALE = 2.0
 
 
@@ -74,7 +77,7 @@ def slant(a, b):
 @pytest.mark.parametrize("name", EXPECTED)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_functions(home, name, dtype):
-    if dtype == "int8" and name in ROUNDED:
+    if dtype in INTEGERS and name in ROUNDED:
         pytest.skip("it divides, or takes logarithms")
     m, n, k = SMALL
     a, b = ints((m, k), dtype), ints((k, n), dtype, 1)
@@ -118,21 +121,73 @@ def test_layouts_tell_a_from_b(home, dtype, layout):
     assert (out.fetch() == exact.astype(a.dtype)).all()
 
 
+CONFIGS = [
+    (name, config)
+    for name in ("tuned", "small_batch")
+    for config in find_implementation(name).kernel.configs
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", find_implementation("tuned").kernel.configs, ids=str)
+@pytest.mark.parametrize(("kernel", "config"), CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_config(home, config, dtype):
+def test_every_config(home, kernel, config, dtype):
     if not config.takes(dtype):
         pytest.skip("its accumulators do not fit")
-    a, b = ints((200, 43), dtype), ints((43, 280), dtype, 1)
+    a, b = ints((2, 200, 43), dtype), ints((2, 43, 280), dtype, 1)
     for name in ("l1", "min_plus") if dtype == "float32" else ("l1",):
-        options = {"inner": getattr(inners, name), "implementation": ("tuned", config)}
-        if config.cluster > 1 and name == "min_plus":
-            with pytest.raises(errors.UnsupportedProblemError, match="over a cluster"):
-                dxgemm.gemm(home.send(a), home.send(b), **options)
-            continue
+        options = {"inner": getattr(inners, name), "implementation": (kernel, config)}
         found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
         assert (found == expected(name, a, b)).all()
+
+
+@pytest.fixture
+def simulated_small_batch(monkeypatch):
+    """Gives `small_batch` a config for the simulator, which has none of it."""
+    if not ON_GPU:
+        implementation = find_implementation("small_batch")
+        tiny = small_batch.Config(8, 8, 8, thread_m=2, thread_n=4, parts=2)
+        kernel = replace(implementation.kernel, simulator_configs=(tiny,))
+        monkeypatch.setitem(vars(implementation), "kernel", kernel)
+        for known in (selection._all_candidates, selection._candidates):
+            monkeypatch.setattr(selection, known.__name__, known.__wrapped__)
+
+
+@pytest.mark.parametrize("orders", [("row", "row"), ("row+1", "col"), ("col", "row")])
+def test_small_batches(home, simulated_small_batch, orders):
+    """Matrices whose k ends within a part, at its end, and beyond the first tile of k."""
+    for k in (3, 4, 19):
+        a, b, c = ints((2, 9, k)), ints((2, k, 7), seed=1), ints((2, 9, 7), seed=2)
+        given = [Padded(home, x, order) for x, order in zip((a, b), orders)]
+        for name, join in (("l1", np.add), ("min_plus", np.minimum)):
+            out = Padded(home, c)
+            options = {"inner": getattr(inners, name), "implementation": "small_batch"}
+            dxgemm.gemm(*(x.array for x in given), out.array, beta=1.0, **options)
+            assert (out.fetch() == join(expected(name, a, b), c)).all()
+        found = home.fetch(dxgemm.gemm(*(x.array for x in given), inner=slanted,
+                                       implementation="small_batch"))  # fmt: skip
+        assert (found == (a[:, :, None] - 2 * b.swapaxes(1, 2)[:, None]).sum(-1)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_slices_of_k_are_added_as_the_function_adds(home, dtype):
+    """Split-K with a workspace; of `most` slices, the last one is empty."""
+    m, n, k, most = (70, 130, 300, 9) if ON_GPU else (9, 33, 17, 4)
+    a, b, c = ints((m, k), dtype), ints((k, n), dtype, 1), ints((m, n), dtype, 2)
+    config = find_implementation("tuned").configs()[-1 if not ON_GPU else 2]
+    for name, join, slices in (("min_plus", np.minimum, 2), ("chebyshev", np.maximum, most),
+                               ("l1", np.add, 3)):  # fmt: skip
+        out = home.send(c)
+        dxgemm.gemm(
+            home.send(a), home.send(b), out, beta=1.0, inner=getattr(inners, name),
+            implementation=("tuned", config, slices), epilogue=epilogues.scale(2.0),
+        )  # fmt: skip
+        assert (home.fetch(out) == 2 * join(expected(name, a, b), c)).all()
+    asked, whole = ("tuned", config, 2), home.send(b.T.copy())
+    found = dxgemm.gemm_symmetric(whole, inner=inners.chebyshev, implementation=asked)
+    assert (home.fetch(found) == expected("chebyshev", b.T, b)).all()
+    with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k"):
+        dxgemm.gemm(home.send(a), home.send(b), inner=inners.logsumexp, implementation=asked)
 
 
 @pytest.mark.parametrize("name", ["l1", "chebyshev", "min_plus", "max_min", "logsumexp"])
@@ -155,13 +210,44 @@ def test_no_k_gives_the_identity(home, name):
     a, b = home.send(np.ones((3, 0), np.float32)), home.send(np.ones((0, 5), np.float32))
     inner, start = getattr(inners, name), IDENTITIES.get(name, 0.0)
     assert (home.fetch(dxgemm.gemm(a, b, inner=inner)) == np.full((3, 5), start)).all()
-    c = home.send(np.full((3, 5), 7, np.float32))
-    assert (home.fetch(dxgemm.gemm(a, b, c, beta=1.0, inner=inner)) == 7).all()
+    if inner.parts == 1:
+        c = home.send(np.full((3, 5), 7, np.float32))
+        assert (home.fetch(dxgemm.gemm(a, b, c, beta=1.0, inner=inner)) == 7).all()
 
 
-def test_integers_begin_at_their_limit(home):
-    a, b = home.send(np.ones((3, 0), np.int8)), home.send(np.ones((0, 5), np.int8))
-    assert (home.fetch(dxgemm.gemm(a, b, inner=inners.min_plus)) == 2**31 - 1).all()
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers(home, dtype):
+    """Extremes of a dtype, whose sums wrap around in 32 or 64 bits as NumPy's do."""
+    wide = "int64" if dtype == "int64" else "int32"
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.choice([limits.min, limits.max, 0, 1, 7], shape).astype(dtype)
+        for shape in ((9, 5), (5, 33))
+    )
+    sent, c = (home.send(a), home.send(b)), ints((9, 33), wide, 2)
+    x, y = a.astype(wide)[:, None], b.T.astype(wide)[None]
+    with np.errstate(over="ignore"):
+        for name, exact in (
+            ("min_plus", np.minimum((x + y).min(-1), c)),
+            ("max_min", np.maximum(np.minimum(x, y).max(-1), c)),
+            ("squared_euclidean", ((x - y) * (x - y)).sum(-1, dtype=wide) + c),
+        ):
+            found = home.send(c)
+            dxgemm.gemm(*sent, found, beta=1.0, inner=getattr(inners, name))
+            assert (home.fetch(found) == exact).all(), name
+        for own, exact in (
+            (lambda x, y: max(x, y), np.maximum(x, y).max(-1)),
+            (lambda x, y: abs(x - y), np.abs(x - y).max(-1)),
+        ):
+            found = dxgemm.gemm(*sent, inner=dxgemm.inner(own, add="max"))
+            assert (home.fetch(found) == exact).all()
+        if wide == "int32":
+            nearest = dxgemm.gemm(*sent, inner=inners.max_plus, epilogue=reductions.argmin(1))
+            assert (home.fetch(nearest) == (x + y).max(-1).argmin(1)).all()
+    empty = home.send(np.ones((3, 0), dtype)), home.send(np.ones((0, 5), dtype))
+    found = home.fetch(dxgemm.gemm(*empty, inner=inners.min_plus))
+    assert found.dtype == wide and (found == np.iinfo(wide).max).all()
 
 
 def test_alpha_beta_and_c(home):
@@ -315,6 +401,71 @@ def test_own_ways_of_adding(home):
     assert sums_multiplied(2.0, 3.0, 4.0) == 14.0
 
 
+def join_two(total, other):
+    """The two largest of the two largest of two sets."""
+    first, second = total
+    third, fourth = other
+    if first > third:
+        return first, second if second > third else third
+    return third, first if first > fourth else fourth
+
+
+def sign_of_difference(total, x, y):
+    """x times the sign of the element of c less y: a gradient of L1."""
+    slope, point = total
+    return slope + (x if point > y else -x if point < y else 0.0), point
+
+
+def join_slopes(total, other):
+    return total[0] + other[0], total[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_totals_of_several_numbers(home, dtype):
+    runner_up = dxgemm.inner(
+        lambda x, y: (x + y, -math.inf), add=join_two, identity=(-math.inf, -math.inf),
+        finish=lambda total: total[1],
+    )  # fmt: skip
+    m, n, k = SMALL
+    a, b = ints((2, m, k), dtype), ints((2, k, n), dtype, 1)
+    sent = home.send(a), home.send(b)
+    sums = a.astype(float)[:, :, None] + b.astype(float).swapaxes(1, 2)[:, None]
+    exact = np.sort(sums, axis=-1)[..., -2]
+    found = dxgemm.gemm(*sent, inner=runner_up, epilogue=epilogues.scale(2.0))
+    assert (home.fetch(found) == 2 * exact).all()
+    nearest = home.fetch(dxgemm.gemm(*sent, inner=runner_up, epilogue=reductions.argmin(1)))
+    assert (nearest == exact.argmin(-1)).all()
+    slope = dxgemm.inner(sign_of_difference, add=join_slopes, identity=(0.0, None),
+                         finish=lambda total: total[0])  # fmt: skip
+    c = ints((2, m, n), dtype, 2)
+    signs = np.sign(c.astype(float)[..., None] - b.astype(float).swapaxes(1, 2)[:, None])
+    exact = (a.astype(float)[:, :, None] * signs).sum(-1)
+    for order in ("row", "col"):
+        out = Padded(home, c, order)
+        dxgemm.gemm(*sent, out.array, beta=1.0, inner=slope)
+        assert (out.fetch() == exact.astype(c.dtype)).all()
+    with pytest.raises(errors.ScalarError, match="which begin with c"):
+        dxgemm.gemm(*sent, inner=slope)
+    with pytest.raises(errors.ScalarError, match="totals of 2 numbers, which no c joins"):
+        dxgemm.gemm(*sent, home.send(np.zeros((2, m, n), a.dtype)), beta=1.0, inner=runner_up)
+    assert pickle.loads(pickle.dumps(runner_up)) == runner_up
+    short = dxgemm.inner(lambda total, x, y: (x, y, x), add=join_two, identity=(0, 0),
+                         finish=lambda total: total[0])  # fmt: skip
+    with pytest.raises(errors.EpilogueError, match="tuple of 2"):
+        dxgemm.gemm(*sent, inner=short)
+
+
+def test_logarithms_of_sums_are_stable(home):
+    """Terms from 0 to 10**30 times the largest, whose exponentials overflow or vanish."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-500, 500, shape).astype(np.float32) for shape in ((9, 40), (40, 7)))
+    a[0] = b[:, 0] = 900
+    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), inner=inners.logsumexp))
+    exact = nanlogsumexp(a.astype(float)[:, None] + b.T.astype(float)[None])
+    # The sums of x and y are rounded, and then 40 positive numbers are added.
+    assert (abs(found - exact) <= 2.0**-24 * (2 * abs(exact) + 40)).all()
+
+
 def test_shortest_paths_by_squares(home):
     nodes = 20
     rng = np.random.default_rng(0)
@@ -369,6 +520,14 @@ TABLE = [1.0, 2.0]
         (plain, {"add": lambda x: x, "identity": 0}, errors.EpilogueError, "total, value"),
         (plain, {"add": plain}, errors.SettingError, "identity is None; pass the number"),
         (plain, {"add": plain, "identity": "0"}, errors.SettingError, "identity is '0'"),
+        (plain, {"add": plain, "identity": (0.0, 1.0)}, errors.SettingError, "pass finish="),
+        (
+            plain,
+            {"add": plain, "identity": (0.0, None), "finish": lambda t: 0.0, "symmetric": True},
+            errors.SettingError,
+            "begin with c",
+        ),
+        (plain, {"add": plain, "identity": (0.0,)}, errors.SettingError, "a tuple of 2 to 4"),
         (plain, {"identity": 1.0}, errors.SettingError, "'sum' has its identity"),
         (plain, {"finish": plain}, errors.EpilogueError, "function of a total"),
         (plain, {"symmetric": 1}, errors.SettingError, "symmetric"),
@@ -414,14 +573,19 @@ def test_kernels_that_take_inner_functions_are_chosen(configs_of_a_gpu):
     for dtype in DTYPES:
         ranking = rank(problem_with(inners.l1, 4096, 4096, 128, dtype=dtype), H100)
         chosen = ranking.candidates[0]
-        assert chosen.implementation.kernel.takes_inner and chosen.slices == 1
+        assert chosen.implementation.kernel.takes_inner
         others = {i.name for i in IMPLEMENTATIONS if not i.kernel.takes_inner}
         assert others <= ranking.rejected.keys()
+        for parts in (2, 3, 4):
+            total = dxgemm.inner(lambda t, x, y: t, add=lambda t, v: t, identity=(0.0,) * parts,
+                                 finish=lambda t: t[0])  # fmt: skip
+            assert rank(problem_with(total, 999, 999, 99, dtype=dtype), H100).candidates
     ranking = rank(problem_with(inners.l1, 512, 512, 512), H100)
     assert "multiply and add" in ranking.rejected["skinny_fma"]
-    for inner in (inners.l1, inners.min_plus):  # only sums are added up over a cluster
-        chosen = rank(problem_with(inner, 64, 64, 8192), H100).candidates[0]
-        assert (chosen.config.cluster > 1) == (inner is inners.l1)
+    chosen = rank(problem_with(inners.min_plus, 64, 64, 65536), H100).candidates[0]
+    assert chosen.slices > 1 or chosen.config.cluster > 1
+    batch = replace(problem_with(inners.l1, 32, 32, 32), batch=4096)
+    assert rank(batch, H100).candidates[0].implementation.name == "small_batch"
 
 
 def test_predicted_time_follows_the_number_of_instructions(configs_of_a_gpu):
@@ -443,7 +607,7 @@ def test_old_gpus_are_refused(monkeypatch):
 def test_explain():
     a, b = ints((9, 6)), ints((6, 11), seed=1)
     told = dxgemm.explain(a, b, inner=inners.l1, epilogue=epilogues.relu)
-    assert told.implementation == "tuned"
+    assert told.implementation in ("tuned", "small_batch")
     assert "inner l1 | relu" in str(told)
     assert told.work.flops == 2 * 9 * 11 * 6
     assert "multiply and add" in told.full()

@@ -4,8 +4,9 @@ If a result has few tiles and k is long, blocks share out k as well, each with a
 their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
 and applies the epilogue. The groups of threads in a block have neighbouring elements of the
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
-Of a symmetric result, only the sums of the lower triangle are read, for either triangle, unless
-each element is the sum of two, on both sides of the diagonal.
+Totals of an inner function are added as it adds. Of a symmetric result, only the sums of the lower
+triangle are read, for either triangle, unless each element is the sum of two, on both sides of the
+diagonal.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
 precision; out also in int8, to which no c is added.
@@ -76,16 +77,21 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.elements import make_find_element, make_put_element
+    from dxgemm.handwritten.parts.inner import make_combine, make_plus
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel
 
     scalar = np.dtype(dtype).type
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     find_element = make_find_element(groups)
     begin, put = make_put_element(dtype, out_dtype or dtype, epilogue)
+    join, (start,) = make_plus(epilogue, dtype), make_combine(epilogue, dtype).start
+    sums_plainly = epilogue is None or epilogue.inner is None or epilogue.inner.takes_factors
 
     @device
     def add(values, others):
-        return (values[0] + others[0],)
+        if sums_plainly:
+            return (values[0] + others[0],)
+        return join(values, scalar(1), others)
 
     merge_members = make_merge_members(config, groups, (1,), add)
 
@@ -108,7 +114,7 @@ def make_kernel(
                 is_inside = is_inside and row <= col
 
         # --- Main loop: this member's slices ---
-        total = scalar(0)
+        total = start
         if is_inside:
             place = matrix * a.batch + sum_row * a.row + sum_col
             across = matrix * a.batch + sum_col * a.row + sum_row
@@ -116,7 +122,7 @@ def make_kernel(
                 if added:
                     total += a.data[place + part * a.col] + a.data[across + part * a.col]
                 else:
-                    total += a.data[place + part * a.col]
+                    (total,) = add((total,), (a.data[place + part * a.col],))
         sums = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:

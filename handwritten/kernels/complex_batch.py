@@ -79,10 +79,14 @@ def make_kernel(
         a_mode, b_mode, notes: see `variant`.
         epilogue: a `Fusion` that ends with two numbers.
     """
+    from dxgemm.handwritten.parts.inner import Combine
+    from dxgemm.handwritten.parts.intrinsics import zeros
+
     places, (rows, cols) = config.places(a_mode, dtype), config.thread_layout(a_mode, dtype)
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
-    multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, add_products)
+    combine = Combine(False, zeros, add_products, None, (scalar(0),))
+    multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, combine)
     (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
     stored = make_store(
         ThreadTile(row_count, col_count, row_group, col_group, row_width), multiply.locate, dtype,

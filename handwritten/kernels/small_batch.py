@@ -2,7 +2,8 @@
 
 Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all of it is on
 its way to shared memory at once, and there is no pipeline but the blocks that share an SM. A block
-takes several tiny matrices, to have 64 threads or more.
+takes several tiny matrices, to have 64 threads or more. A function of the caller may take the place
+of the multiply-add (`inner`).
 Lower bounds for m = n = k on an H200, in clocks of one SM for one matrix. In a clock, an SM gets 18
 bytes from memory and does 128 multiply-adds in float32 or 64 in float64:
 
@@ -142,6 +143,13 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return a_mode, b_mode.replace("col16", "col"), *batch_notes(problem)
 
 
+def supports(problem: Any) -> str | None:
+    """Support all but inner functions with several numbers per total."""
+    if problem.inner is not None and problem.inner.parts > 1:
+        return "its threads keep one number per total"
+    return None
+
+
 def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None,
     place: Any = None,
@@ -151,11 +159,12 @@ def make_kernel(
     Args:
         place: the `place` of another kernel; None for that of a batch.
     """
-    from dxgemm.handwritten.parts.intrinsics import outer_product
+    from dxgemm.handwritten.parts.inner import make_combine
 
     places, (rows, cols) = config.places(a_mode, dtype), config.thread_layout(a_mode, dtype)
     scalar = np.dtype(dtype).type
-    multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, outer_product)
+    combine = make_combine(epilogue, dtype)
+    multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, combine)
     fragment = thread_fragment(rows, cols)
     store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
     place = place or make_batch_place(config)
@@ -191,9 +200,11 @@ KERNEL = Kernel(
         Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
     ),
     minimum_arch=80,
+    supports=supports,
     variant=variant,
     block_count=block_count,
     tile_count=block_a_tile,
     takes_pairs=True,
+    takes_inner=True,
     order_of_sums="fma",
 )

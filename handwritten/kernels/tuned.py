@@ -5,7 +5,7 @@ shared memory feed 128 multiply-adds; blocks run over the result in groups of ti
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
 that every SM has work; split-K with a workspace serves smaller ones yet (`add_slices`). Of a
 symmetric result, half the tiles are computed (`triangle`). A function of the caller may take the
-place of the multiply-add (`inner`).
+place of the multiply-add (`inner`), of int32 too.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16
@@ -68,6 +68,13 @@ class Config(RingConfig):
         return super().__str__() + (f" split {self.split_k}" if self.split_k > 1 else "")
 
 
+def supports(problem: Any) -> str | None:
+    """Support products of floats, and inner functions of integers."""
+    if problem.dtype == "int32" and problem.inner is None:
+        return "it computes inner functions of int32, and no products"
+    return None
+
+
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """Modes of copying a and b (see `async_tiles`); "sliced" if k is; triangle; k_ranges.
 
@@ -101,7 +108,7 @@ def make_kernel(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
-    from dxgemm.handwritten.parts.inner import make_combine
+    from dxgemm.handwritten.parts.inner import make_begin_with_c, make_combine
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
@@ -143,8 +150,10 @@ def make_kernel(
     locate_in_turn, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "", ranges)
     k_range = make_k_range(ranges, tile_m, tile_n, tile_k)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
-    is_inner, begin, outer, _, _ = make_combine(epilogue, dtype)
+    is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)
+    has_parts = close is not None
     fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
+    begin_with_c = make_begin_with_c(fragment, epilogue, dtype) if has_parts else None
     store_tiles = tuple(
         make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
         for how in triangle.stores(stored, epilogue)
@@ -267,6 +276,11 @@ def make_kernel(
         # The fragments of the next k are read while this one's are multiplied, across the border
         # of tiles too.
         acc = begin(scalar, thread_m * thread_n)
+        if has_parts:
+            acc = begin_with_c(
+                acc, tile_row + thread_row, tile_col + thread_col, matrix * c.batch, c,
+                scalar(beta), m, n,
+            )  # fmt: skip
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
         read_stage: int32 = 0
@@ -310,6 +324,9 @@ def make_kernel(
                     a_frag, b_frag = a_next, b_next
 
         # --- Epilogue ---
+        if has_parts:
+            acc = close(acc)
+            beta = 0
         wait_copies(0)
         if stored and is_sliced:  # found again: kept, they would take registers of the main loop
             block = opaque(int32(cuda.blockIdx.x)) // split_k
@@ -319,7 +336,7 @@ def make_kernel(
             store_tiles[i](
                 acc, smem, rank, thread_row, thread_col, tile_row, tile_col,
                 Origin(matrix, matrix * c.batch, out_start),
-                Result(alpha, beta, c, out, m, n, batch, extra),
+                Result(scalar(alpha), scalar(beta), c, out, m, n, batch, extra),
             )  # fmt: skip
 
     return tuned_kernel
@@ -345,7 +362,9 @@ KERNEL = Kernel(
         Config(16, 128, 16, 4, 4, stages=4),
     ),
     simulator_configs=(Config(8, 32, 4, 2, 4, stages=2),),
+    dtypes=("float32", "float64", "int32"),
     minimum_arch=80,
+    supports=supports,
     variant=variant,
     takes_inner=True,
     takes_triangles=True,

@@ -153,7 +153,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.block_scales import make_element_scales
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.epilogue import columns_for_one
-    from dxgemm.handwritten.parts.inner import make_combine
+    from dxgemm.handwritten.parts.inner import make_combine, make_take_c
     from dxgemm.handwritten.parts.modular import SUMMED, make_finish, make_nearest
     from dxgemm.handwritten.parts.tiles import make_find_tile
 
@@ -171,7 +171,9 @@ def make_kernel(
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     begin, put = make_put_element(sums, out_dtype, epilogue)
-    is_inner, _, _, step, start = make_combine(epilogue, sums)
+    take_c = make_take_c(epilogue, sums, out_dtype)
+    is_inner, _, _, step, start, close = make_combine(epilogue, sums)
+    parts = len(start)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -181,13 +183,20 @@ def make_kernel(
     copy_b = make_copy(tile_n * tile_k // threads, b_dtype, is_modular, b_scale)
     portion = make_portion(threads, tile_k)
 
+    @device
+    def total_of(acc, i, j):
+        total = ()
+        for part in static_range(parts):
+            total = total + (acc[part, i, j],)
+        return total
+
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_k, a_smem_row), a_held)
         b_smem = cuda.shared.array((tile_k, b_smem_row), b_held)
         a_frag = cuda.local.array(thread_m, a_held)
         b_frag = cuda.local.array(thread_n, b_held)
-        acc = cuda.local.array((thread_m, thread_n), scalar)
+        acc = cuda.local.array((parts, thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
@@ -213,7 +222,17 @@ def make_kernel(
 
         for i in range(thread_m):
             for j in range(thread_n):
-                acc[i, j] = start
+                for part in static_range(parts):
+                    acc[part, i, j] = start[part]
+        if parts > 1:
+            for i in static_range(thread_m):
+                row = tile_row + thread_row + i * threads_m
+                for j in static_range(thread_n):
+                    col = tile_col + thread_col + j // taken * (taken * threads_n) + j % taken
+                    if row < m and col < n:
+                        index = matrix * c.batch + row * c.row + col * c.col
+                        last = take_c((acc[parts - 1, i, j],), scalar(beta), c, index, c.col)
+                        acc[parts - 1, i, j] = last[0]
 
         # --- Main loop ---
         left = k
@@ -242,17 +261,20 @@ def make_kernel(
                 for i in range(thread_m):
                     for j in range(thread_n):
                         if not is_inner:
-                            acc[i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
+                            acc[0, i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
                         elif kk < depth:  # what lies beyond k is zero
-                            acc[i, j] = step(acc[i, j], scalar(a_frag[i]), scalar(b_frag[j]))
+                            total = total_of(acc, i, j)
+                            total = step(total, scalar(a_frag[i]), scalar(b_frag[j]))
+                            for part in static_range(parts):
+                                acc[part, i, j] = total[part]
                         if is_modular and ((kk + 1) % SUMMED == 0 or kk + 1 == tile_k):
-                            acc[i, j] = nearest(acc[i, j], modulus[0], modulus[1])
+                            acc[0, i, j] = nearest(acc[0, i, j], modulus[0], modulus[1])
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
         # --- Epilogue ---
         at = begin(matrix, scalar(alpha), scalar(beta), c, out, extra)
-        if is_modular:  # alpha and beta are applied before elements are put
+        if is_modular or parts > 1:  # alpha and beta are applied before elements are put
             at = begin(matrix, scalar(1), scalar(0), c, out, extra)
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
@@ -261,10 +283,12 @@ def make_kernel(
                 if row < m and col < n:
                     values = ()
                     for piece in static_range(taken):
-                        values = values + (acc[i, j + piece],)
+                        total = total_of(acc, i, j + piece)
+                        values = values + (close(total) if parts > 1 else total)
                     if is_modular:
                         place = matrix * c.batch + row * c.row + col * c.col
-                        values = (finish(acc[i, j], alpha, beta, c, place, modulus[0], modulus[1]),)
+                        values = finish(values[0], alpha, beta, c, place, modulus[0], modulus[1])
+                        values = (values,)
                     put(values, at, row, col)
 
     return widening_tile_kernel

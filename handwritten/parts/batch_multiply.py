@@ -35,9 +35,9 @@ class Multiply(NamedTuple):
 
 def make_fma_multiply(
     config: Any, scalar: Any, numbers: int, places: tuple[TileBytes, TileBytes],
-    rows: tuple[int, int, int], most_unrolled: int, add_products: Callable[..., Any],
+    rows: tuple[int, int, int], most_unrolled: int, combine: Any,
 ) -> Multiply:  # fmt: skip
-    """Thread tiles by multiply-adds, of elements that are one number, or two if complex.
+    """Thread tiles by multiply-adds or an inner function, of one number an element or two.
 
     Args:
         config: a config of `small_batch`.
@@ -45,12 +45,13 @@ def make_fma_multiply(
         places: the tiles of a and b in shared memory; lines of b's are rows.
         rows: the thread's, as `thread_fragment` takes them: one access reads its neighbours.
         most_unrolled: the most k that the loop over k is unrolled for.
-        add_products: device function: (sums, elements of a column of a, of a row of b) -> sums.
+        combine: a `Combine` of elements, which are two numbers each if they are complex.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import load_vectors, zeros
+    from dxgemm.handwritten.parts.intrinsics import load_vectors
 
+    is_inner, begin_sums, add_products = combine[:3]
     item_size = np.dtype(scalar).itemsize * numbers
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     vector = width * numbers
@@ -86,12 +87,13 @@ def make_fma_multiply(
         row, col = locate(thread)
         a_from: int32 = a_smem + row * a_row_bytes
         b_from: int32 = b_smem + col * item_size
-        return zeros(scalar, thread_m * thread_n * numbers), (a_from, b_from)
+        return begin_sums(scalar, thread_m * thread_n * numbers), (a_from, b_from)
 
     @device
     def add(sums, where, part, k_left):
         a_from: int32 = where[0] + part * part_k * a_k_bytes
         b_from: int32 = where[1] + part * part_k * b_line_bytes
+        left: int32 = k_left - part * part_k
         for _ in range(part_k // unrolled_k):
             for first_k in static_range(0, unrolled_k, width):
                 if a_is_along_k:
@@ -118,7 +120,10 @@ def make_fma_multiply(
                         scalar, vector, b_from, (first_k + kk) * b_line_bytes, col_group_bytes,
                         col_groups,
                     )  # fmt: skip
-                    sums = add_products(sums, a_frag, b_frag)
+                    # What lies beyond k is zero, which functions do not ignore.
+                    if not is_inner or first_k + kk < left:
+                        sums = add_products(sums, a_frag, b_frag)
+            left -= unrolled_k
             a_from += unrolled_k * a_k_bytes
             b_from += unrolled_k * b_line_bytes
         return sums

@@ -36,7 +36,9 @@ LINE_BYTES = 128  # bytes of a line of the L2 cache
 FULL_WARP = 0xFFFFFFFF
 
 # Type of Python float literals in the function, by the dtype of sums.
-LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
+LITERALS = {
+    "float32": np.float32, "float64": np.float64, "int32": np.float32, "int64": np.float64,
+}  # fmt: skip
 
 
 def columns_for_one(epilogue: Any) -> int:

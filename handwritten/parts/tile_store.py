@@ -124,6 +124,7 @@ def make_store_from_smem(
         ((max(together, 1), width), (1, width), (2, 1), (1, 1)),
         make_plus(epilogue, dtype),
     )
+    sums_plainly = epilogue is None or epilogue.inner is None or epilogue.inner.takes_factors
     plus_vectors, plus_vector, plus_pair, plus_element = (
         make_plus_c(dtype, out_dtype, *shape, plus) for shape in shapes
     )
@@ -141,7 +142,7 @@ def make_store_from_smem(
     inlined = device_function
 
     def make_sum(count):
-        """Device function that loads neighbours of the tile, summed over the cluster in order."""
+        """Device function that loads neighbours of the tile, added over the cluster in order."""
 
         def sum_neighbours(address):
             if split_k == 1:
@@ -149,13 +150,17 @@ def make_store_from_smem(
             else:
                 parts = ()
                 for block in static_range(split_k):
-                    other = cluster_address(address, int32(block))
-                    parts = parts + load_cluster(scalar, count, other, 0)
+                    there = cluster_address(address, int32(block))
+                    parts = parts + load_cluster(scalar, count, there, 0)
                 values = ()
                 for element in static_range(count):
                     total = parts[element]
                     for block in static_range(1, split_k):
-                        total = scalar(total + parts[block * count + element])
+                        other = parts[block * count + element]
+                        if sums_plainly:
+                            total = scalar(total + other)
+                        else:
+                            total = plus((total,), scalar(1), (other,))[0]
                     values = values + (total,)
             return values
 

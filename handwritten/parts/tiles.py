@@ -221,6 +221,7 @@ def make_store_result(
 
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         global_address,
         scaled,
@@ -235,10 +236,13 @@ def make_store_result(
     # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     runs, taken = len(firsts), columns_for_one(epilogue)
     stored = width // taken  # results of a vector
-    plus_vector, plus_one = make_plus_c(dtype, width=width), make_plus_c(dtype, count=taken)
+    plus = make_plus(epilogue, dtype)
+    plus_vector = make_plus_c(dtype, width=width, plus=plus)
+    plus_one = make_plus_c(dtype, count=taken, plus=plus)
     finish = make_finish(epilogue, dtype, dtype, taken)
     finish_wide = make_finish(epilogue, dtype, dtype, width)
-    is_plain, allows_vectors = epilogue is None, make_allows_vectors(dtype)
+    is_plain = epilogue is None or epilogue.is_stored_plainly
+    allows_vectors = make_allows_vectors(dtype)
     together = vectors_together(epilogue)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 

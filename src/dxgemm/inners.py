@@ -73,15 +73,32 @@ def max_min(x, y):
     return x if x < y or x != x else y
 
 
-def _log_add(total, value):
-    larger = total if total > value or total != total else value
-    smaller = value if total > value or total != total else total
-    if larger - larger != 0.0:  # infinity or NaN
-        return larger
-    return larger + math.log1p(math.exp(smaller - larger))
+def _join(total, other):
+    """Sums of exponentials, each times the exponential of the largest: (largest, scaled sum)."""
+    largest, scaled = total
+    second, rescaled = other
+    factor = 1.0 if second == largest else math.exp(-abs(second - largest))
+    if second > largest:
+        return second, scaled * factor + rescaled
+    return largest, scaled + rescaled * factor
 
 
-@inner(add=_log_add, identity=-math.inf, symmetric=True)
-def logsumexp(x, y):
-    """log(sum(exp(x + y))): the product of matrices of logarithms, without overflow."""
-    return x + y
+def _log_of(total):
+    largest, scaled = total
+    return largest + math.log(scaled) if scaled > 0.0 or scaled != scaled else largest
+
+
+@inner(add=_join, identity=(-math.inf, 0.0), finish=_log_of, symmetric=True)
+def logsumexp(total, x, y):
+    """log(sum(exp(x + y))): the product of matrices of logarithms, without overflow.
+
+    A total is the largest x + y and the sum of exponentials less by it: an element takes one
+    exponential, and the logarithm is taken once. In float32 the error is at most 6 k 2**-24, as of
+    a sum of k positive numbers, and two roundings of the result.
+    Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
+    """
+    largest, scaled = total
+    value = x + y
+    factor = math.exp(-abs(value - largest))
+    factor = 1.0 if value == largest else factor  # of two infinities too
+    return (value, scaled * factor + 1.0) if value > largest else (largest, scaled + factor)

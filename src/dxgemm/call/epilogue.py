@@ -62,7 +62,14 @@ def with_inner(inner: Any, epilogue: Any) -> BoundEpilogue:
 
 
 def check_inner_factors(inner: Any, alpha: Any, beta: Any) -> None:
-    """Refuse to scale what is not a sum: c joins totals as values do."""
+    """Refuse to scale what is not a sum: c joins totals as values do, or begins them."""
+    if inner.parts > 1 and (alpha, beta) != (1, int(inner.begins_with_c)):
+        takes = "begin with c: pass c and beta=1" if inner.begins_with_c else "no c joins"
+        raise ScalarError(
+            f"gemm: alpha is {alpha} and beta is {beta}, but {inner.name} has totals of "
+            f"{inner.parts} numbers, which {takes}. Leave alpha at 1, and apply the rest by an "
+            "epilogue."
+        )
     if inner.takes_factors or (alpha == 1 and beta in (0, 1)):
         return
     raise ScalarError(
@@ -274,8 +281,13 @@ def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
 
     Raises:
         UnsupportedProblemError: the operands are bool, or have 32 or 64 bits, or there is a
-            modulus; and there are functions, a mask, or results that are not reduced.
+            modulus; and there are functions, a mask, or results that are not reduced. An inner
+            function takes int32 and int64, with a mask at most, and int32 with a reduction too.
     """
+    is_alone = shape.inner and not shape.has_functions and not problem.modulus
+    is_wide = problem.dtype == "int64" and shape.reduction is None
+    if is_alone and (problem.dtype == "int32" or is_wide):
+        return
     bits, is_reduced = PRODUCT_BITS.get(problem.dtype, 8), shape.reduction is not None
     if bits in (8, 16) and not problem.modulus:
         return
@@ -283,7 +295,8 @@ def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
         what = "a modulus" if problem.modulus else f"not {problem.dtype}"
         raise UnsupportedProblemError(
             "gemm: epilogues, masks and inner functions take integers of 8 and 16 bits, whose sums "
-            f"are int32, {what}; apply it in a second step."
+            f"are int32, {what}; apply it in a second step. An inner function alone takes int32 "
+            "and int64 too."
         )
     if problem.out_dtype not in INTEGERS:
         raise UnsupportedProblemError(

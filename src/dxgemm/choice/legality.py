@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 ADDED = ("float32", "float64")  # dtypes of the sums of slices
+
+
+# Totals of several numbers per thread: so many bytes, which leave registers to the functions, or so
+# many totals, the fewest of all configs.
+MOST_TOTAL_BYTES, FEW_TOTALS = 256, 16
 
 
 class Candidate(NamedTuple):
@@ -117,21 +123,30 @@ def fitting_configs(
 
 
 def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if a config suits the problem's mask, inner function and scales, if there are any.
+    """True if a config suits the problem's mask, inner function and scales, if there are any."""
+    return config_fault(implementation, config, problem) is None
 
-    Each tile lies in one block of the mask. Blocks of a cluster add up sums, and no other totals.
-    """
+
+def config_fault(implementation: Implementation, config: Any, problem: Problem) -> str | None:
+    """Reason why a config does not suit the mask, the inner function or the scales; or None."""
     if not implementation.kernel.fits(config, problem):
-        return False
-    if problem.inner is not None and config.cluster > 1 and not problem.inner.takes_factors:
-        return False
-    block = problem.mask_block
+        return "has tiles that are too wide for its scales of blocks"
+    inner, block = problem.inner, problem.mask_block
+    if inner is not None and inner.parts > 1:
+        if config.cluster > 1:
+            return "adds up sums over a cluster, and no totals of several numbers"
+        total_bytes = config.accumulator_bytes(problem.dtype)
+        is_large = total_bytes > FEW_TOTALS * ITEM_SIZES[problem.scalar_dtype]
+        if is_large and inner.parts * total_bytes > MOST_TOTAL_BYTES:
+            return f"has too large thread tiles for totals of {inner.parts} numbers"
     if not block:
-        return True
+        return None
     # Blocks of a cluster that have a tile each would wait for one that has returned.
     shares_tile = config.cluster == getattr(config, "split_k", 1)
     tile = implementation.kernel.result_tile(config, problem)
-    return shares_tile and not any(block % extent for extent in tile)
+    if shares_tile and not any(block % extent for extent in tile):
+        return None
+    return f"has tiles that reach beyond a block of the mask, {block} x {block}"
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
@@ -222,7 +237,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
-    if not paths and is_sliceable(problem):
+    if not paths and problem.inner is None and is_sliceable(problem):
         paths += ("folded",)
     return paths
 
@@ -230,8 +245,9 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    is_whole = problem.takes_pairs or problem.mask_block or problem.inner
-    return is_added and not (is_whole or problem.has_block_scales)
+    has_parts = problem.inner is not None and problem.inner.parts > 1
+    is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
+    return is_added and not (is_whole or has_parts)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

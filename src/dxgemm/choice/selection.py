@@ -14,6 +14,7 @@ from dxgemm.choice.implementation import Implementation, misfit
 from dxgemm.choice.legality import (
     Candidate,
     can_slice,
+    config_fault,
     exclusion,
     fits_config,
     fitting_configs,
@@ -49,6 +50,8 @@ UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want 
 
 # Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
 MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys((*BYTES, *FLOAT8), "int8")
+# Dtype whose speeds a kernel has that was measured in none of a dtype, for inner functions.
+LIKE = {"int32": "float32"}
 
 
 class Ranking(NamedTuple):
@@ -235,7 +238,8 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    is_special = problem.mask_block or problem.inner or problem.has_block_scales
+    has_parts = problem.inner is not None and problem.inner.parts > 1
+    is_special = problem.mask_block or problem.has_block_scales or has_parts
     if only is not None or is_special or is_large:
         few = [
             place
@@ -320,6 +324,8 @@ def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
         ]
         if known:
             return min(known, key=lambda entry: entry[0])[1]
+        if dtype in LIKE:
+            return speed_of(row, LIKE[dtype], table)
     return Speed(UNMEASURED * tile_efficiency(config.tile_m, config.tile_n))
 
 
@@ -363,21 +369,9 @@ def _named(
     reason = misfit(config, problem.dtype, device.arch, device.smem_bytes_per_block)
     if reason is not None:
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
-    if not fits_config(chosen, config, problem):
-        block = problem.mask_block
-        if problem.has_block_scales:
-            raise UnsupportedProblemError(
-                f"gemm: {name} {config} has tiles that are too wide for its scales of blocks; name "
-                "another config, or none."
-            )
-        if not block:
-            raise UnsupportedProblemError(
-                f"gemm: {name} {config} adds up sums over a cluster, which {problem.inner.name} "
-                "does not make; name another config, or none."
-            )
+    if fault := config_fault(chosen, config, problem):
         raise UnsupportedProblemError(
-            f"gemm: {name} {config} has tiles that reach beyond a block of the mask, {block} x "
-            f"{block}; name another config, or none."
+            f"gemm: {name} {config} {fault}; name another config, or none."
         )
     if slices > 1 and not can_slice(chosen, config, problem, slices):
         raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")

@@ -25,6 +25,11 @@ def normal_cdf(x: Any) -> Any:
     return 0.5 * math.erfc(-SQRT_HALF * x)
 
 
+def like(value: Any, number: Any) -> Any:
+    """The value, in the type of a number."""
+    return type(number)(value)
+
+
 def larger(x: Any, y: Any) -> Any:
     """The larger of two numbers; NaN if one of them is."""
     return x if x > y or x != x else y

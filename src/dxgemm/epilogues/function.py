@@ -42,6 +42,7 @@ class Epilogue(FunctionHolder):
 
     is_inner = False  # True for an `Inner`, which takes the place of the multiply-add
     prefix = ""  # of its name
+    returned = 1  # numbers that it returns beside its outputs
 
     def __init__(
         self,

@@ -151,14 +151,17 @@ def host_function(
     )
     reals |= epilogue.returns_real
 
+    wanted = epilogue.returned + len(epilogue.outputs)
+
     def checked(*values: Any) -> Any:
         result = function(*(np.int64(v) if isinstance(v, int) else v for v in values))
-        parts = result if epilogue.outputs and isinstance(result, tuple) else (result,)
+        parts = result if wanted > 1 and isinstance(result, tuple) else (result,)
         # Tuples of types, because `|` makes a new type.
         are_numbers = all(isinstance(part, (Number, np.bool_)) for part in parts)
-        if not are_numbers or len(parts) != 1 + len(epilogue.outputs):
-            wanted = ", then ".join(["one value", *(f"that of {o.name}" for o in epilogue.outputs)])
-            returned = f"returned {shown(result)}; it must return {wanted}."
+        if not are_numbers or len(parts) != wanted:
+            own = "one value" if epilogue.returned == 1 else f"a tuple of {epilogue.returned}"
+            listed = ", then ".join([own, *(f"that of {o.name}" for o in epilogue.outputs)])
+            returned = f"returned {shown(result)}; it must return {listed}."
             raise epilogue_error(epilogue.name, returned)
         for place, part in enumerate(parts):
             if reals >> place & 1 and isinstance(part, (complex, np.complexfloating)):

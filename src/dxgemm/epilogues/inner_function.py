@@ -14,11 +14,15 @@ import numpy as np
 
 from dxgemm.epilogues import elementary
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.epilogues.function import Epilogue, check_plain
+from dxgemm.epilogues.function import Epilogue, _by_key, check_plain
 from dxgemm.epilogues.kinds import INNER, epilogue_error
 from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import EpilogueError, SettingError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
+
+OPERATIONS_OF_MATH = 8  # of a function such as exp, about
+Total = float | tuple[float | None, ...]
+MOST_PARTS = 4  # numbers per total, which a thread keeps in registers
 
 
 def added(total: Any, value: Any) -> Any:
@@ -43,7 +47,9 @@ class Inner(Epilogue):
     Attributes:
         adding: epilogue of the function (total, value) -> total.
         way: "sum", "min" or "max"; "" for another function.
-        start: total of no values.
+        start: total of no values; a tuple if totals have several numbers.
+        begins_with_c: True if the last number of a total is an element of c at first.
+        closing: epilogue of the function (total) -> number, where totals have several; else None.
         is_symmetric: True if x and y may be exchanged.
         chain: the epilogue that a call without another one has.
     """
@@ -53,17 +59,22 @@ class Inner(Epilogue):
     uses_row = uses_col = False
 
     def __init__(
-        self, step: FunctionType, adding: Epilogue, way: str, start: float,
+        self, step: FunctionType, adding: Epilogue, way: str, start: Total,
         finish: Epilogue | None, is_symmetric: bool, made_of: tuple[Any, ...] = (),
     ) -> None:  # fmt: skip
         self.adding, self.way, self.start = adding, way, start
         self.is_symmetric, self._finish, self._made_of = is_symmetric, finish, made_of
+        self.closing = finish if isinstance(start, tuple) else None
+        self.begins_with_c = isinstance(start, tuple) and start[-1] is None
+        self.returned = self.parts
         super().__init__(step, ())
         for other in (adding, *((finish,) if finish else ())):
             self.reads += other.reads
             self.sources += other.sources
-        stages = (self,) if finish is None else (self, finish)
+        stages = (self,) if finish is None or self.closing else (self, finish)
         self.chain = BoundEpilogue(stages, ())
+        self.key += f" {self.identity!r}"
+        self._found_by_key = _by_key.setdefault(self.key, self)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -74,7 +85,8 @@ class Inner(Epilogue):
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        return *super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
+        own = super().identity, self.adding.digest, self.way, repr(self.start), self.is_symmetric
+        return *own, self._finish.digest if self._finish else ""
 
     @property
     def _parts(self) -> tuple[Any, ...]:
@@ -86,13 +98,21 @@ class Inner(Epilogue):
         raise EpilogueError(f"{self.name} is no epilogue; pass it as inner=.")
 
     @property
+    def parts(self) -> int:
+        """Numbers per total."""
+        return len(self.start) if isinstance(self.start, tuple) else 1
+
+    @property
     def takes_factors(self) -> bool:
         """True if alpha and beta may be any numbers."""
         return self.way == "sum"
 
     @property
     def operations(self) -> int:
-        """Instructions per pair of elements, about: magnitudes and signs cost none."""
+        """Instructions per pair of elements, about: magnitudes and signs cost none.
+
+        Functions of `math` are told by their names, and count as `OPERATIONS_OF_MATH` each.
+        """
         called = [cell.cell_contents for cell in self.recorded.__closure__ or ()]
         functions = [self.recorded, *(f for f in called if isinstance(f, FunctionType))]
         count = sum(elementary_name(function) is not None for function in functions)
@@ -100,15 +120,19 @@ class Inner(Epilogue):
             if elementary_name(function) is None:
                 names = (step.opname for step in dis.get_instructions(function))
                 count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
+                called_names = set(function.__code__.co_names) & vars(math).keys()
+                count += OPERATIONS_OF_MATH * sum(callable(vars(math)[n]) for n in called_names)
         return max(2, count)
 
-    def start_of(self, dtype: str) -> Any:
+    def start_of(self, dtype: str) -> tuple[Any, ...]:
         """Total of no values in the dtype of totals; of integers, the nearest to infinity."""
         kind = np.dtype(dtype)
+        given = self.start if isinstance(self.start, tuple) else (self.start,)
+        start = tuple(part or 0.0 for part in given)
         if kind.kind == "i":
             limits = np.iinfo(kind)
-            return kind.type(min(max(self.start, limits.min), limits.max))
-        return kind.type(self.start)
+            start = tuple(min(max(part, limits.min), limits.max) for part in start)
+        return tuple(kind.type(part) for part in start)
 
     def _renewed(self) -> Inner:
         return _inner_of(*self._made_of)
@@ -119,12 +143,12 @@ def inner(function: Callable[..., Any], /) -> Inner: ...
 @overload
 def inner(
     function: Callable[..., Any], /, add: str | Callable[..., Any] = "sum", *,
-    identity: float | None = None, finish: Callable[..., Any] | None = None,
+    identity: Total | None = None, finish: Callable[..., Any] | None = None,
     symmetric: bool = False,
 ) -> Inner: ...  # fmt: skip
 @overload
 def inner(
-    *, add: str | Callable[..., Any] = "sum", identity: float | None = None,
+    *, add: str | Callable[..., Any] = "sum", identity: Total | None = None,
     finish: Callable[..., Any] | None = None, symmetric: bool = False,
 ) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
 def inner(
@@ -141,7 +165,8 @@ def inner(
             return x + y
 
     `dxgemm.inners` has these and more. x and y are numbers of the dtype of sums: float16 and
-    bfloat16 are widened to float32, int8 to int32.
+    bfloat16 are widened to float32, integers of up to 32 bits to int32. What the function returns
+    is converted to it before it is added.
 
     Args:
         function: a Python function of (x, y), or of (total, x, y) if it adds too; what it may do
@@ -149,7 +174,10 @@ def inner(
         add: how values are added: "sum"; "min" or "max", which NaN passes through; or a function
             of (total, value), which must be associative. It also adds totals, and c.
         identity: total of no values, such as 1.0 for a product; it goes with a function for `add`.
-        finish: function of a total, applied in the end, such as a square root.
+            A tuple makes totals of several numbers: functions then take and return such tuples. If
+            its last number is None, that of C[i, j] is the element of c, and beta is 1.
+        finish: function of a total, applied in the end, such as a square root. It makes one number
+            of a total that has several.
         symmetric: True if function(x, y) is function(y, x) to the last bit: `gemm_symmetric` takes
             no other one.
 
@@ -169,8 +197,9 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     is_symmetric = check_flag("symmetric", symmetric)
     check_plain(function, INNER)
     count = _count(function, (2, 3), "(x, y), or (total, x, y)")
-    _check_value(function, count)
-    way = add if isinstance(add, str) else ""
+    if not isinstance(identity, tuple):
+        _check_value(function, count)
+    way, start = add if isinstance(add, str) else "", identity
     if isinstance(add, str):
         if add not in WAYS:
             raise SettingError(
@@ -182,17 +211,38 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
         add, start = WAYS[add]
     else:
         check_plain(add, INNER)
-        _check_value(add, _count(add, (2,), "(total, value)"))
-        if not isinstance(identity, numbers.Real) or isinstance(identity, bool):
+        if _count(add, (2,), "(total, value)") and not isinstance(identity, tuple):
+            _check_value(add, 2)
+        start = _start_of(identity, add)
+        if isinstance(start, tuple) and finish is None:
             raise SettingError(
-                f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
-                "leaves as it is, such as 1.0 for a product."
+                f"inner: a total of {len(start)} numbers is no result; pass finish=, a function "
+                "that makes one number of it."
             )
-        start = float(identity)
+    is_tuple = isinstance(start, tuple)
+    if isinstance(start, tuple) and start[-1] is None and is_symmetric:
+        raise SettingError(
+            "inner: symmetric=True does not go with totals that begin with c, which may be "
+            "another one on either side of the diagonal."
+        )
     adding = Epilogue(_adding_of(function, add), ())
-    step = function if count == 3 else _step_of(function, add)
-    finishing = None if finish is None else _finish_of(finish)
+    step = function if count == 3 else _step_of(function, add, is_tuple)
+    finishing = None if finish is None else _finish_of(finish, is_tuple)
     return Inner(step, adding, way, start, finishing, is_symmetric, made_of)
+
+
+def _start_of(identity: Any, add: FunctionType) -> Total:
+    """The identity of a function that adds, as floats; None in a tuple stays."""
+    parts = identity if isinstance(identity, tuple) else (identity,)
+    known = parts[:-1] if len(parts) > 1 and parts[-1] is None else parts
+    are_numbers = all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in known)
+    if not are_numbers or (isinstance(identity, tuple) and not 2 <= len(parts) <= MOST_PARTS):
+        raise SettingError(
+            f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
+            f"leaves as it is, such as 1.0 for a product, or a tuple of 2 to {MOST_PARTS}."
+        )
+    floats = tuple(None if part is None else float(part) for part in parts)
+    return floats if isinstance(identity, tuple) else float(identity)
 
 
 def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
@@ -202,16 +252,26 @@ def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:
     return update_wrapper(adding, function)  # type: ignore[return-value]
 
 
-def _step_of(function: FunctionType, add: FunctionType) -> FunctionType:
-    def step(total, x, y):  # type: ignore[no-untyped-def]
-        return add(total, function(x, y))
+def _step_of(function: FunctionType, add: FunctionType, is_tuple: bool) -> FunctionType:
+    if is_tuple:
+
+        def step(total, x, y):  # type: ignore[no-untyped-def]
+            return add(total, function(x, y))
+
+    else:
+
+        def step(total, x, y):  # type: ignore[no-untyped-def]
+            return add(total, elementary.like(function(x, y), total))
 
     return update_wrapper(step, function)  # type: ignore[return-value]
 
 
-def _finish_of(function: Any) -> Epilogue:
+def _finish_of(function: Any, is_tuple: bool) -> Epilogue:
     check_plain(function, INNER)
-    _check_value(function, _count(function, (1,), "a total"))
+    count = _count(function, (1,), "a total")
+    if is_tuple:
+        return Epilogue(function, ())
+    _check_value(function, count)
 
     def finish(value, row, col):  # type: ignore[no-untyped-def]
         return function(value)

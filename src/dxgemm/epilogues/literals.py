@@ -55,7 +55,8 @@ def compiled_function(
             of modules, also in tuples of floats alone; `numpy.float32`, for example. Complex
             numbers get parts of that type. Integers and NumPy's numbers stay as they are.
         device: applied to the copy of every plain function or epilogue that is called.
-        elementary: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
+        elementary: replacements of the functions of `dxgemm.epilogues.elementary` by name, and of
+            `abs`.
         other: applied to everything else that is no function to be copied.
 
     Raises:
@@ -74,6 +75,8 @@ def compiled_function(
             return _known_module(value)
         if name := elementary_name(value):
             return elementary.get(name, value)
+        if value is abs:
+            return elementary.get("abs", value)
         if type(value) is float:
             return literal(value)
         if type(value) is complex:

@@ -299,12 +299,16 @@ def stored_problem(problem: Problem) -> Problem:
 def sliced_problem(problem: Problem, slices: int) -> Problem:
     """Problem of the partial sums of so many split-K slices, in a workspace.
 
-    Of a symmetric result, the lower triangle is summed.
+    Of a symmetric result, the lower triangle is summed. An inner function makes totals of slices.
     """
+    fusion = problem.epilogue
+    inner = None
+    if fusion is not None and fusion.inner is not None:
+        inner = replace(fusion, stages=(), operands=(), reduction=None)
     sums = replace(
         problem,
         slices=slices,
-        epilogue=None,
+        epilogue=inner,
         reads_c=False,
         out_dtype=slice_dtype(problem.dtype),
         triangle="lower" if problem.triangle else "",

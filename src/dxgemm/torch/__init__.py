@@ -7,7 +7,7 @@
         y = model(x)                                               # torch's own products
 
 The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `gemm_epilogue`,
-`apply_epilogue`, `matmul`, `gemm_grouped` and `scaled_mm`.
+`apply_epilogue`, `inner`, `matmul`, `gemm_grouped` and `scaled_mm`.
 Each computes a new tensor and never returns one that shares memory with an operand.
 """
 

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from dxgemm import epilogues
-from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue, Inner, bound_epilogue
 from dxgemm.errors import SettingError, UnsupportedProblemError
 from dxgemm.problem.arguments import Triangular, check_flag, check_triangular
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
+from dxgemm.torch.inner_operators import compute_inner
 from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
 from dxgemm.torch.operands import (
     as_flag,
@@ -96,6 +97,7 @@ def gemm(
     beta: float = 1.0,
     *,
     epilogue: Epilogue | BoundEpilogue | None = None,
+    inner: Inner | None = None,
     batch_invariant: bool = False,
     triangular: tuple[Triangular | None, Triangular | None] | None = None,
 ) -> torch.Tensor:
@@ -110,6 +112,9 @@ def gemm(
         alpha, beta: real numbers. beta is ignored if there is no c.
         epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
             for none. Outputs, pairs of columns and reductions are not taken.
+        inner: function in the place of the multiply-add: see `dxgemm.inner`. It goes with a and b
+            alone. `inners.l1` and `inners.min_plus` are differentiable: by the sign of x - y, which
+            is 0 for equal ones, and at the first smallest sum.
         batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
         triangular: as `dxgemm.gemm` takes it, without an epilogue. What is not used of an operand
             has a gradient of 0.
@@ -122,9 +127,11 @@ def gemm(
             does not fit the others.
         ScalarError: alpha or beta is a tensor, or overflows the accumulator's dtype.
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
-            epilogue is of a kind that is not taken, or has no derivative that a gradient needs.
-        EpilogueError: epilogue is none, or lacks operands.
-        SettingError: triangular is no pair of triangles.
+            epilogue is of a kind that is not taken, or epilogue or inner has no derivative that a
+            gradient needs.
+        EpilogueError: epilogue is none, or lacks operands; or inner is none.
+        SettingError: triangular is no pair of triangles, or inner is passed with another argument
+            than a and b.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
@@ -138,6 +145,14 @@ def gemm(
         c = cast_operand("c", c)
     alpha, beta = as_number("alpha", alpha), as_number("beta", beta)
     batch_invariant = as_flag("batch_invariant", batch_invariant)
+    if inner is not None:
+        others = c, epilogue, triangular
+        if any(other is not None for other in others) or alpha != 1.0 or batch_invariant:
+            raise SettingError(
+                "gemm: inner goes with a and b alone; leave out c, alpha, epilogue, triangular and "
+                "batch_invariant, or call dxgemm.gemm."
+            )
+        return compute_inner(a, b, inner)
     if epilogue is not None:
         if triangular is not None:
             raise UnsupportedProblemError(
