@@ -67,7 +67,7 @@ FUSED = [
     (16384, 4096, 1024), (1576, 3072, 768), (8192, 3584, 512), (3072, 12288, 768),
     (2048, 17408, 5120),
 ]  # fmt: skip
-CHAINS = ("bias | relu", "bias | gelu_tanh")
+CHAINS = ("bias | relu", "bias | gelu_tanh", "bias | fast_gelu_tanh")
 
 
 def list_cases() -> dict[str, list[Case]]:

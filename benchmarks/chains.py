@@ -39,6 +39,7 @@ class Chain:
         bind: arrays -> epilogue.
         on_arrays: (sums, arrays), a column as (m, 1) -> result.
         is_exact: True if it rounds nothing when sums and arrays are small integers times a unit.
+        is_fast: True if it may be as far off as other libraries' functions.
         in_torch: `on_arrays` for tensors; None if it is not compared with separate kernels.
         in_cuda: C++ expression of floats with these names and `value`, for bfloat16, which
             `cupy.fuse` cannot take; None for chains that bfloat16 is not measured with.
@@ -50,6 +51,7 @@ class Chain:
     bind: Callable[..., Any]
     on_arrays: Callable[..., Any]
     is_exact: bool = True
+    is_fast: bool = False
     in_torch: Callable[..., Any] | None = None
     in_cuda: str | None = None
     cublaslt_gelu: bool | None = None
@@ -117,6 +119,14 @@ CHAINS = {
             "0.5f * (value + vector) * (1.0f + tanhf(0.79788456f * (value + vector) "
             "* (1.0f + 0.044715f * (value + vector) * (value + vector))))"
         ),
+        cublaslt_gelu=True,
+    ),
+    "bias | fast_gelu_tanh": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.fast_gelu_tanh,
+        lambda value, vector: gelu_tanh(value + vector),
+        is_exact=False,
+        is_fast=True,
         cublaslt_gelu=True,
     ),
     "bias | squared_magnitude": Chain(

@@ -113,7 +113,7 @@ class FusedCase(Case):
             is_right = self.is_rounded(result, values, self.out_dtype)
         else:
             eps, factors = EPS[self.working_dtype], (OWN_EPS, OWN_ABSOLUTE_EPS)
-            if not is_plan:
+            if not is_plan or self.chain.is_fast:
                 eps, factors = EPS[self.out_dtype], (OTHERS_EPS, OTHERS_EPS)
             relative = max(factors[0] * eps, EPS[self.out_dtype])
             allowed = relative * abs(values) + factors[1] * eps

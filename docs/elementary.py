@@ -27,6 +27,7 @@ FILE = Path(__file__).parents[1] / "handwritten" / "parts" / "elementary.py"
 BEGIN, END = "# fit:begin\n", "# fit:end\n"
 LAWSON_STEPS = 4
 NORMAL_ROOT_END = 8.3  # Phi(-8.3) is less than half a unit in the last place of 1
+NORMAL_LOG_END = 13.0  # Phi(-13) is below the least normal float32
 
 
 def interpolant(function: Callable[[Any], Any], terms: int) -> list[Any]:
@@ -79,14 +80,15 @@ def normal_tail(shift: float, end: float, terms: int) -> str:
 )"""
 
 
-def normal_root(end: float, terms: int) -> list[Any]:
-    """(Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to an end, the highest power first."""
+def least_squares(end: float, terms: int, function: Callable[[Any], Any], lost: Any) -> list[Any]:
+    """Coefficients of a polynomial that meets a function of x up to an end.
+
+    The highest power is first. `lost(x)` is the weight of errors at x; the largest weighted error
+    is made small.
+    """
     count = 4 * terms
     points = [end * (1 - mpmath.cospi((i + mpf(1) / 2) / count)) / 2 for i in range(count)]
-    roots = [mpmath.ncdf(-x) ** mpf("0.25") for x in points]
-    wanted = [(root - mpf("0.5") ** mpf("0.25")) / x for x, root in zip(points, roots, strict=True)]
-    # Of what the polynomial is off, Phi(-x) is off by as many times more.
-    factors = [4 * root**3 * x for x, root in zip(points, roots, strict=True)]
+    wanted, factors = [function(x) for x in points], [lost(x) for x in points]
     emphasis = [mpf(1)] * count
     for _ in range(LAWSON_STEPS):
         scales = [f * mpmath.sqrt(e) for f, e in zip(factors, emphasis, strict=True)]
@@ -104,6 +106,27 @@ def normal_root(end: float, terms: int) -> list[Any]:
     return coefficients
 
 
+def normal_root(end: float, terms: int) -> list[Any]:
+    """(Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to an end, the highest power first."""
+
+    def root(x: Any) -> Any:
+        return mpmath.ncdf(-x) ** mpf("0.25")
+
+    def wanted(x: Any) -> Any:
+        return (root(x) - mpf("0.5") ** mpf("0.25")) / x
+
+    # Of what the polynomial is off, Phi(-x) is off by as many times more.
+    return least_squares(end, terms, wanted, lambda x: 4 * root(x) ** 3 * x)
+
+
+def normal_log(end: float, terms: int) -> list[Any]:
+    """log2(Phi(-x)) for x up to an end, the highest power first."""
+    # Near the end float32 rounds more, so less is left to the polynomial.
+    return least_squares(
+        end, terms, lambda x: mpmath.log(mpmath.ncdf(-x), 2), lambda x: 2 + x * x / 16
+    )
+
+
 def listed(coefficients: list[Any], indent: str = "") -> str:
     """The text of a tuple, a number a line."""
     lines = "".join(f"{indent}    {float(c)!r},\n" for c in coefficients)
@@ -113,13 +136,15 @@ def listed(coefficients: list[Any], indent: str = "") -> str:
 def fitted() -> str:
     with mpmath.workdps(100):  # equations in powers of x are ill-conditioned
         root = normal_root(NORMAL_ROOT_END, terms=24)
+        log = normal_log(NORMAL_LOG_END, terms=10)
     with mpmath.workdps(50):
         return f"""# (exp(r) - 1 - r) / r**2 for |r| up to ln(2) / 2, the highest power first.
 EXPM1_REST = {listed(expm1_rest())}
 NORMAL_TAIL_FLOAT32 = {normal_tail(shift=2.0, end=15.0, terms=11)}
 NORMAL_TAIL_FLOAT64 = {normal_tail(shift=4.0, end=39.0, terms=24)}
-# The same for results that are rounded to 11 bits or fewer.
-NORMAL_TAIL_ROUNDED = {normal_tail(shift=2.0, end=15.0, terms=6)}
+# log2(Phi(-x)) for x up to the end, the highest power first, for results of 11 bits or fewer.
+NORMAL_LOG_END = {NORMAL_LOG_END}
+NORMAL_LOG = {listed(log)}
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = {NORMAL_ROOT_END}
 NORMAL_ROOT = {listed(root)}

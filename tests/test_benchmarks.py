@@ -641,6 +641,7 @@ def fused() -> Any:
 def test_chains_are_what_they_are_called(fused: Any) -> None:
     catalogue = {name: each for name, each in vars(epilogues).items() if isinstance(each, Epilogue)}
     others = {name for name, each in catalogue.items() if each.takes_pairs or each.returns_real}
+    others |= {name for name in catalogue if name.startswith("fast_")}  # less exact than the gate
     names = catalogue.keys() - others
     assert names == {text for text in fused.CHAINS if " | " not in text}
     for text, chain in fused.CHAINS.items():

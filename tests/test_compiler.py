@@ -65,13 +65,13 @@ STANDS_IN = {"float64", "float16", "complex128"}
 
 def chosen(implementation, dtype):
     # The smallest tile; over wgmma, whose sums take most registers, the largest, and one whose
-    # warpgroups share out registers.
+    # warpgroups share out registers and take turns, in pairs of blocks.
     specs = common_specs(implementation, (dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_small = implementation.runs_on("sm_80") is None
     yield next(spec for spec in specs if spec.config == (smallest if is_small else largest))
     if implementation.name == "wgmma":
-        yield next(spec for spec in specs if spec.config.launch_registers)
+        yield next(s for s in specs if getattr(s.config, "is_pingpong", 0) and s.config.is_paired)
     if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 

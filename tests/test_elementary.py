@@ -18,6 +18,7 @@ import dxgemm
 from dxgemm import epilogues
 from dxgemm.epilogues import logistic, normal_cdf
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.elementary import ROUNDED_FUNCTIONS
 
 mpmath = pytest.importorskip("mpmath")
 FITTING = Path(__file__).parents[1] / "docs" / "elementary.py"
@@ -51,12 +52,14 @@ EXACT = {
 }
 
 
-def computed(home, epilogue, values):
+def computed(home, epilogue, values, **how):
     """Apply an epilogue to values in a kernel, which gets them as c."""
     m, n = values.shape
-    a, b = np.zeros((m, 1), values.dtype), np.zeros((1, n), values.dtype)
+    a, b = np.zeros((m, 8), values.dtype), np.zeros((8, n), values.dtype)
     c = home.send(values.copy())
-    return home.fetch(dxgemm.gemm(home.send(a), home.send(b), c, 0.0, 1.0, epilogue=epilogue))
+    return home.fetch(
+        dxgemm.gemm(home.send(a), home.send(b), c, 0.0, 1.0, epilogue=epilogue, **how)
+    )
 
 
 def units(result, exact, of=None):
@@ -88,7 +91,16 @@ def test_results_are_within_units_of_the_last_place(home, name, dtype):
     assert max(errors) < 5, f"{values.flat[np.argmax(errors)]!r}"
 
 
+def gelu_by_tanh(x):
+    return x / (
+        1 + mpmath.exp(-2 * mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3))
+    )
+
+
+# On a GPU, a kernel that knows that its results are rounded.
+ROUNDS = {} if simulator_enabled() else {"implementation": "tensor_tile"}
 ROUNDED = {
+    "gelu_tanh": (epilogues.gelu_tanh, gelu_by_tanh),
     "gelu": (epilogues.gelu, lambda x: x * mpmath.ncdf(x)),
     "silu": (epilogues.silu, lambda x: x / (1 + mpmath.exp(-x))),
     "sigmoid": EXACT["sigmoid"][:2],
@@ -104,7 +116,8 @@ def test_rounded_results_are_within_a_unit_of_the_last_place(name, dtype):
     shape = (16, 16) if simulator_enabled() else (128, 256)
     parts = np.where(rng.random(shape) < 0.5, rng.normal(0, 1, shape), rng.uniform(-9, 9, shape))
     values = parts.astype(numpy_dtype(dtype))
-    result = dxgemm.gemm(np.eye(shape[0], dtype=values.dtype), values, epilogue=epilogue)
+    identity = np.eye(shape[0], dtype=values.dtype)
+    result = dxgemm.gemm(identity, values, epilogue=epilogue, **ROUNDS)
     least_exponent, digits = (-14, 10) if dtype == "float16" else (-126, 7)
     errors = []
     for value, rounded in zip(values.flat, result.flat, strict=True):
@@ -113,6 +126,78 @@ def test_rounded_results_are_within_a_unit_of_the_last_place(name, dtype):
         off = abs(mpmath.mpf(float(rounded)) - exact)
         errors.append(float(off / mpmath.mpf(2) ** (exponent - digits)))
     assert max(errors) < 0.6, f"{values.flat[np.argmax(errors)]!r}"
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="calls functions of kernels from Python")
+@pytest.mark.parametrize(
+    "name, exact",
+    [
+        ("logistic", EXACT["sigmoid"][1]),
+        ("gelu_tanh", gelu_by_tanh),
+        ("normal_cdf", mpmath.ncdf),
+        ("times_normal_cdf", lambda x: x * mpmath.ncdf(x)),
+    ],
+)
+def test_functions_for_rounded_results_are_as_close_as_documented(name, exact):
+    # Weights below 2**-126 are any number up to that: from there on.
+    end = {"logistic": 87, "gelu_tanh": 9.9}.get(name, 12.9)
+    values = np.linspace(-end, end, 1001, dtype=np.float32)
+    values[::7] *= np.float32(2.0**-20)
+    with mpmath.workdps(20):
+        errors = [
+            abs(
+                mpmath.mpf(float(ROUNDED_FUNCTIONS[name](value))) / exact(mpmath.mpf(float(value)))
+                - 1
+            )
+            for value in values[values != 0]
+        ]
+    assert max(errors) < 2.0**-14, f"2**{mpmath.log(max(errors), 2)}"
+    with np.errstate(all="ignore"):
+        low, zero, high, nan = (
+            ROUNDED_FUNCTIONS[name](np.float32(x)) for x in (-math.inf, 0.0, math.inf, math.nan)
+        )
+    is_weight = name in ("logistic", "normal_cdf")
+    assert abs(low) < 2.0**-134 and np.signbit(low) != is_weight  # half a subnormal bfloat16
+    assert abs(zero - is_weight / 2) < 2.0**-14 and not np.signbit(zero)
+    assert abs(high - 1) < 2.0**-14 if is_weight else high == math.inf
+    assert math.isnan(nan)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_fast_functions_are_off_by_as_much_as_documented(home, dtype):
+    count = 256 if simulator_enabled() else 20000
+    rng = np.random.default_rng(6)
+    parts = rng.normal(0, 1, count), rng.normal(0, 5, count)
+    values = np.stack(parts).astype(numpy_dtype(dtype))
+    wide = values.astype(np.float64)
+    exact = {
+        epilogues.fast_gelu_tanh: wide / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (
+            wide + 0.044715 * wide**3))),
+        epilogues.fast_silu: wide / (1 + np.exp(-wide)),
+    }  # fmt: skip
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-22}[dtype]
+    for epilogue, wanted in exact.items():
+        errors = np.abs(computed(home, epilogue, values).astype(np.float64) - wanted)
+        bounds = 2.0**-12 * np.abs(wide) + rounding * np.abs(wanted) + 2.0**-25
+        assert (errors <= bounds).all()
+        if dtype == "float32":  # the instruction for tanh was taken
+            assert (errors > 2.0**-20 * np.abs(wide)).any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_limits_of_functions_for_rounded_results(home, dtype):
+    values = [-math.inf, -60000, 0, 60000, math.inf, math.nan, -0.0, 1]
+    values = np.array([values], numpy_dtype(dtype))
+    given = values.astype(np.float32)[0, :6]
+    for epilogue in (epilogues.gelu, epilogues.gelu_tanh, epilogues.silu, epilogues.fast_gelu_tanh,
+                     epilogues.fast_silu):  # fmt: skip
+        results = computed(home, epilogue, values, **ROUNDS)
+        results = results.astype(np.float32)[0]
+        np.testing.assert_array_equal(results[:6], np.where(given < 0, 0, given), epilogue.name)
+        is_fast = epilogue.name.startswith("fast")
+        assert np.signbit(results[:3]).tolist() == [not is_fast] * 2 + [False], epilogue.name
+    weights = computed(home, epilogues.sigmoid, values, **ROUNDS)
+    np.testing.assert_array_equal(weights.astype(np.float32)[0, :6], [0, 0, 0.5, 1, 1, math.nan])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -514,3 +514,20 @@ def test_scales_of_blocks_multiply_sums_over_128(blocks, is_turned, is_transpose
         return np.maximum(ALPHA * (left * right).sum(1) + BETA * c.at(matrix, row, col), 0)
 
     check(operands["out"], expected)
+
+
+@pytest.mark.parametrize(("shape", "config"), [
+    ((1, 8, 88, 64), Config(64, 72)),  # blocks of 64 columns, one of 8
+    ((1, 136, 40, 64), Config(128, 24, is_pingpong=True)),
+    ((2, 21, 104, 16), Config(64, 96)),
+], ids=str)  # fmt: skip
+def test_an_epilogue_without_c_sees_every_element(shape, config):
+    problem = problem_of(HALF, shape, epilogue=PLACED, reads_c=False)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem, config), problem, operands, factors=(ALPHA, 0), most_blocks=2)
+    expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
+
+    def moved(matrix, row, col):
+        return np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
+
+    check(operands["out"], moved)

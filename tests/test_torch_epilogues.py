@@ -89,6 +89,8 @@ CHAINS = {
             "gelu": torch.nn.functional.gelu,
             "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
             "silu": torch.nn.functional.silu,
+            "fast_gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+            "fast_silu": torch.nn.functional.silu,
             "sigmoid": torch.sigmoid,
             "tanh": torch.tanh,
         }.items()

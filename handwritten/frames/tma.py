@@ -9,9 +9,11 @@ A kernel is this text and four parts, device functions:
 
 While a block stores a tile, it fetches the next one. Each stage has a barrier for "full" and one
 for "empty". Warpgroups either share each tile, or take turns (pingpong): while one stores its tile,
-the other multiplies. Two more barriers keep their main loops in order, since the parity of a stage
-tells only neighbouring phases apart. Each block of a pair fetches half of a or b for both, into
-stages that the consumers of both have freed.
+the other multiplies. During the first main loop, the second one stores a tile of no rows: a store
+is tens of kilobytes of instructions, for which the first result then need not wait. Two more
+barriers keep their main loops in order, since the parity of a stage tells only neighbouring phases
+apart. Each block of a pair fetches half of a or b for both, into stages that the consumers of both
+have freed.
 Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
 `KernelTmaWarpSpecializedPingpong`.
 """
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
-from dxgemm.handwritten.parts.place import Place, Tile
+from dxgemm.handwritten.parts.place import Place, Tile, make_below
 from dxgemm.handwritten.parts.result import Result
 from dxgemm.handwritten.parts.store import Store
 from dxgemm.handwritten.parts.wgmma_ring import (
@@ -62,7 +64,7 @@ def make_tma_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     begin_work, find, leaves_notes = place
-    begin_load, select, fetch, arriving = load
+    expect, begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
     is_pingpong, cluster = config.is_pingpong, config.cluster
@@ -73,6 +75,7 @@ def make_tma_kernel(
     empty_smem = full_smem + 8 * stages
     readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
     init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
+    below = make_below()
     after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
     @gemm_kernel
@@ -90,11 +93,13 @@ def make_tma_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
+        if thread == consumers * WARPGROUP and k > 0:
+            expect()
+        work = begin_work(a, b, m, n, k, batch, extra)
         if cluster > 1:
             hopper.meet_cluster()
         else:
             cuda.syncthreads()
-        work = begin_work(a, b, m, n, k, batch, extra)
         index: int32 = cuda.blockIdx.x // cluster
         blocks: int32 = cuda.gridDim.x // cluster
         stage: int32 = 0
@@ -139,6 +144,7 @@ def make_tma_kernel(
             turn: int32 = empty + 8 * stages + 8 * group
             turn_parity: int32 = 1 - group  # the first warpgroup begins without waiting
             others: int32 = group  # tiles of the other warpgroup until the next own one
+            is_ready = False
             while index < work.tiles:
                 if leaves_notes:
                     tile = Tile(0, 0, 0, 0, 0, 0, work.first_k, work.end_k)
@@ -151,11 +157,17 @@ def make_tma_kernel(
                         others = 0
                         stage, parity = skip(stage, parity, k_tiles)
                         note, lap = after_note(note, lap)
-                        continue
-                    others = 1
-                    hopper.wait_barrier(turn, turn_parity)
-                    hopper.sync_warpgroup(1 + group)  # no thread may miss a phase
-                    turn_parity ^= 1
+                        if leaves_notes or is_ready:
+                            continue
+                        # Store a tile below the result, so that the code of the store arrives.
+                        tile = below(tile)
+                        k_tiles = -1
+                    else:
+                        others = 1
+                        hopper.wait_barrier(turn, turn_parity)
+                        hopper.sync_warpgroup(1 + group)  # no thread may miss a phase
+                        turn_parity ^= 1
+                    is_ready = True
                 # --- Main loop: all k of the tile ---
                 if reads_scales:
                     sums, stage, parity = multiply(

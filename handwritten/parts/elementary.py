@@ -11,7 +11,12 @@ function is for integers: the product that generates random numbers.
 
 For results that are then rounded to float16 or bfloat16 there are functions with half the
 instructions. Their results are within 2**-14 of the exact result; the rounding itself may cost
-2**-12. Where the exact result is below 2**-126, they return 0.
+2**-12. Weights between 0 and 1 that are below 2**-126 may come out as any number up to that.
+
+An SM executes 128 multiply-adds per clock, but only 16 reciprocals, exponentials or hyperbolic
+tangents, and the code of an epilogue is long: every instruction counts. The normal distribution
+function is a power of two whose exponent is a polynomial. Tried, and slower, although it takes
+fewer special functions: to divide by multiply-adds in the logistic function.
 
 Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
 the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
@@ -117,20 +122,19 @@ NORMAL_TAIL_FLOAT64 = NormalTail(
         0.8153242877866808,
     ),
 )
-# The same for results that are rounded to 11 bits or fewer.
-NORMAL_TAIL_ROUNDED = NormalTail(
-    shift=2.0,
-    scale=4.533203125,
-    offset=-1.2666015625,
-    end=15.0,
-    coefficients=(
-        0.0025834718756613754,
-        0.0005529435320153102,
-        -0.024702045294525136,
-        0.012833232774512317,
-        0.2970549498269537,
-        0.7117024455805722,
-    ),
+# log2(Phi(-x)) for x up to the end, the highest power first, for results of 11 bits or fewer.
+NORMAL_LOG_END = 13.0
+NORMAL_LOG = (
+    -1.7228355015726054e-09,
+    1.2794229495969018e-07,
+    -4.1829036989775725e-06,
+    7.963796168556283e-05,
+    -0.0009875762792215042,
+    0.00850329982234675,
+    -0.05350319887641742,
+    -0.45942569478087186,
+    -1.1506367335484804,
+    -1.0000600802256385,
 )
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = 8.3
@@ -176,8 +180,11 @@ HEADROOM = 128
 # From these x on exp(-x) rounds to 0, and tanh to 1.
 EXP_END_FLOAT32, EXP_END_FLOAT64 = 104.0, 746.0
 TANH_END = 20.0
-# Below this, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
-TIMES_NORMAL_CDF_END = -40.0
+# Below this, x * Phi(x) and gelu_tanh are -0.0 in every dtype; minus infinity times 0 would be NaN.
+TIMES_NORMAL_CDF_END = GELU_TANH_END = -40.0
+# gelu_tanh(x) = x * logistic(x * (GELU_TANH_FIRST + GELU_TANH_THIRD * x**2)).
+GELU_TANH_FIRST = 2.0 * math.sqrt(2.0 / math.pi)
+GELU_TANH_THIRD = 0.044715 * GELU_TANH_FIRST
 
 if _config.ENABLE_CUDASIM:
 
@@ -196,7 +203,12 @@ if _config.ENABLE_CUDASIM:
         return type(x)(1 / x * (1 + 2.0**-20))
 
     def exp2_estimate(x: Any) -> Any:
-        return np.exp2(x)
+        power = np.exp2(x)
+        return type(x)(0.0) if power < np.finfo(type(x)).smallest_normal else power
+
+    def tanh_estimate(x: Any) -> Any:
+        mantissa, exponent = np.frexp(np.tanh(x))
+        return np.ldexp(np.rint(mantissa * np.float32(2.0**11)), exponent - 11)
 
     def power_of_two(integer: Any) -> Any:
         return math.ldexp(1.0, int(integer - TO_INTEGER)) if integer == integer else math.nan
@@ -207,7 +219,7 @@ if _config.ENABLE_CUDASIM:
         return -0.0 if np.signbit(x) else x
 
     def larger(x: Any, y: Any) -> Any:
-        return x if x > y or x != x else y
+        return x if x > y or x != x or (x == y and np.signbit(y)) else y
 
     def smaller(x: Any, y: Any) -> Any:
         return x if x < y or x != x else y
@@ -260,6 +272,17 @@ else:
     def exp2_estimate(typing_context, x):
         """2.0**x of a float32, to 22 bits; 0 where the result is not normal."""
         return _estimate("ex2", x)
+
+    @intrinsic
+    def tanh_estimate(typing_context, x):
+        """tanh(x) of a float32, within 2**-11 of itself, in one instruction."""
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(args[0].type, [args[0].type])
+            text = "tanh.approx.f32 $0, $1;"
+            return builder.call(ir.InlineAsm(function, text, "=f,f", False), args)
+
+        return signature(x, x), generate
 
     @intrinsic
     def power_of_two(typing_context, integer):
@@ -500,35 +523,59 @@ def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable
     return function
 
 
-def _make_rounded_normal_cdf(tail: NormalTail) -> Callable[..., Any]:
-    zero, one, scale = np.float32(0.0), np.float32(1.0), np.float32(tail.scale)
-    shift, offset, end = np.float32(tail.shift), np.float32(tail.offset), np.float32(tail.end)
-    exponent = np.float32(-0.5 * LOG2_E)
-    polynomial = _make_polynomial(tail.coefficients)
+def _make_gelu_tanh(scalar: Any, logistic: Callable[..., Any]) -> Callable[..., Any]:
+    first, third, end = map(scalar, (GELU_TANH_FIRST, GELU_TANH_THIRD, GELU_TANH_END))
 
-    def normal_cdf(x):
-        magnitude = _bounded(x, end)
-        y = reciprocal_estimate(magnitude + shift)
-        power = exp2_estimate(exponent * magnitude * magnitude)
-        upper = power * (y * polynomial(fma(y, scale, offset)))
-        return upper if x < zero else one - upper
+    def gelu_tanh(x):
+        bounded = end if x < end else x
+        return bounded * logistic(bounded * fma(bounded * bounded, third, first))
 
-    return device_function(normal_cdf)
+    return device_function(gelu_tanh)
 
 
-_rounded_normal_cdf = _make_rounded_normal_cdf(NORMAL_TAIL_ROUNDED)
-_rounded_times_normal_cdf = _make_times_normal_cdf(_rounded_normal_cdf)
+_gelu_tanh_float32 = _make_gelu_tanh(np.float32, _logistic_float32)
+_gelu_tanh_float64 = _make_gelu_tanh(np.float64, _logistic_float64)
+_normal_log = _make_polynomial(NORMAL_LOG)
+
+
+@device_function
+def _rounded_normal_cdf(x):
+    upper = exp2_estimate(_normal_log(_bounded(x, np.float32(NORMAL_LOG_END))))
+    return upper if x < np.float32(0.0) else np.float32(1.0) - upper
+
+
+@device_function
+def _rounded_times_normal_cdf(x):
+    """max(x, 0) - |x| Phi(-|x|)"""
+    bounded = _bounded(x, np.float32(NORMAL_LOG_END))
+    return fma(-bounded, exp2_estimate(_normal_log(bounded)), larger(x, np.float32(-0.0)))
+
+
+@device_function
+def _inverse_of_power(x):
+    """1 / (1 + 2**x)"""
+    return reciprocal_estimate(exp2_estimate(x) + np.float32(1.0))
 
 
 @device_function
 def _rounded_logistic(x):
-    return reciprocal_estimate(exp2_estimate(np.float32(-LOG2_E) * x) + np.float32(1.0))
+    return _inverse_of_power(np.float32(-LOG2_E) * x)
+
+
+@device_function
+def _rounded_gelu_tanh(x):
+    first, third = np.float32(-LOG2_E * GELU_TANH_FIRST), np.float32(-LOG2_E * GELU_TANH_THIRD)
+    end = np.float32(GELU_TANH_END)
+    bounded = end if x < end else x
+    return bounded * _inverse_of_power(bounded * fma(bounded * bounded, third, first))
 
 
 # The keys are the names in `dxgemm.epilogues.elementary`.
 FUNCTIONS = {
     "larger": larger,
     "smaller": smaller,
+    "fast_tanh": _by_type(tanh_estimate, _tanh_float64),
+    "gelu_tanh": _by_type(_gelu_tanh_float32, _gelu_tanh_float64),
     "logistic": _by_type(_logistic_float32, _logistic_float64),
     "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
@@ -537,6 +584,7 @@ FUNCTIONS = {
 }
 # Functions for results that are rounded to float16 or bfloat16.
 ROUNDED_FUNCTIONS = FUNCTIONS | {
+    "gelu_tanh": _by_type(_rounded_gelu_tanh, _gelu_tanh_float64),
     "logistic": _by_type(_rounded_logistic, _logistic_float64),
     "normal_cdf": _by_type(_rounded_normal_cdf, _normal_cdf_float64),
     "times_normal_cdf": _by_type(_rounded_times_normal_cdf, _times_normal_cdf_float64),

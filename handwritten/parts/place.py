@@ -29,6 +29,19 @@ class Tile(NamedTuple):
     end_k: Any
 
 
+def make_below() -> Callable[..., Tile]:
+    """Make a device function: tile -> the tile below the result, of which nothing is stored."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    def below(tile):
+        matrix, a_matrix, b_matrix, _, col, end_row, first_k, end_k = tile
+        return Tile(matrix, a_matrix, b_matrix, int32(end_row), col, end_row, first_k, end_k)
+
+    return device_function(below)
+
+
 class Work(NamedTuple):
     """The tiles of a block.
 
@@ -222,6 +235,8 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
 
 def _make_beside(config: Any) -> Callable[..., tuple[Any, Any]]:
     """The device function (row, col) -> first row and column of this block's tile in its pair."""
+    from numba import int32
+
     from dxgemm.handwritten.parts.intrinsics import cuda, device_function
     from dxgemm.handwritten.parts.unroll import unroll
 
@@ -229,9 +244,9 @@ def _make_beside(config: Any) -> Callable[..., tuple[Any, Any]]:
 
     def beside(row, col):
         if pair_m > 1:
-            row = row + cuda.blockIdx.x % pair_m * tile_m
+            row = int32(row + cuda.blockIdx.x % pair_m * tile_m)
         if pair_n > 1:
-            col = col + cuda.blockIdx.x % pair_n * tile_n
+            col = int32(col + cuda.blockIdx.x % pair_n * tile_n)
         return row, col
 
     return device_function(unroll(beside))

@@ -49,7 +49,7 @@ def make_tma_producer(
     large_is_a = large == "a"
     stage_bytes, tile_k, after = config.stage_bytes, config.tile_k(dtype), make_after(config.stages)
     boxes = Boxes(TILE, config.few)
-    begin, _, fetch, _ = make_load(
+    expect, begin, _, fetch, _ = make_load(
         boxes, tile_k // config.panels, x_innermost == "mn", y_innermost == "mn",
         TENSOR_MAPS if large_is_a else TENSOR_MAPS[::-1], panels=config.panels,
     )  # fmt: skip
@@ -60,6 +60,7 @@ def make_tma_producer(
             x_matrix: int32 = tile.matrix if x_batch != 0 else 0
             y_matrix: int32 = tile.matrix if y_batch != 0 else 0
             fetched = Tile(tile.matrix, x_matrix, y_matrix, tile.x, tile.y, 0, 0, 0)
+            expect()
             maps = begin()
             depth: int32 = tile.first_k
             left: int32 = tile.stages

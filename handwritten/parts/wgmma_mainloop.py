@@ -52,7 +52,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
 
     It takes the addresses of the stages and their barriers, the thread, the tile's number of
     stages, and the next stage with the parity of its phase. It returns the sums, and the stage
-    after the last one with its parity.
+    after the last one with its parity. A number below 0 means sums of 0, out of turn.
 
     Args:
         config: a `WgmmaConfig`.
@@ -136,7 +136,8 @@ def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callabl
             previous = stage
             left -= 1
             stage, parity = after(stage, parity)
-        if is_pingpong and member == 0:  # all stages are issued: the other warpgroup's turn
+        # All stages are issued: the other warpgroup's turn.
+        if is_pingpong and k_tiles >= 0 and member == 0:
             hopper.arrive(empty + 8 * stages + 8 * (1 - group))
         acc = hopper.wait_wgmma_of(0, acc)
         if k_tiles > 0 and member == 0:

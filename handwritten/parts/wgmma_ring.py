@@ -127,12 +127,14 @@ class Load(NamedTuple):
     """Device functions of the producer.
 
     Attributes:
+        expect: (): prefetch the tensor maps.
         begin: () -> the tensor maps of a and b.
         select: (work, tile, maps) -> the tensor maps of a tile; `maps` are the previous tile's.
         fetch: (stage_smem, barrier, tile, depth, maps): have TMA fill a stage from k = depth on.
         stage_bytes: bytes that arrive per stage.
     """
 
+    expect: Callable[..., None]
     begin: Callable[..., Any]
     select: Callable[..., Any]
     fetch: Callable[..., None]
@@ -179,13 +181,17 @@ def make_load(
     fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across, pair_n > 1)
     fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across, pair_m > 1)
 
+    def expect():
+        """Prefetch the tensor maps; those of a table are read by each tile."""
+        if not by_table:
+            prefetch_tensor_map(tensor_map(a_name))
+            prefetch_tensor_map(tensor_map(b_name))
+
     def begin():
         if by_table:
             maps = 0, 0, int32(-1)  # the last item is the group of the maps
         else:
             maps = tensor_map(a_name), tensor_map(b_name)
-            prefetch_tensor_map(maps[0])
-            prefetch_tensor_map(maps[1])
         return maps
 
     def select(work, tile, maps):
@@ -209,5 +215,6 @@ def make_load(
                 fetch_a(a_smem, barrier, tile.row, at, maps[0], a_matrix)
                 fetch_b(b_smem, barrier, tile.col, at, maps[1], b_matrix)
 
-    begin, select, fetch = (device_function(unroll(f)) for f in (begin, select, fetch))
-    return Load(begin, select, fetch, parts * panels * (a_bytes + b_bytes))
+    functions = expect, begin, select, fetch
+    expect, begin, select, fetch = (device_function(unroll(f)) for f in functions)
+    return Load(expect, begin, select, fetch, parts * panels * (a_bytes + b_bytes))

@@ -13,6 +13,9 @@ from dxgemm.epilogues.catalogue import (
     clamp,
     dequantise,
     dropout,
+    fast_gelu_tanh,
+    fast_silu,
+    fast_swiglu,
     geglu,
     gelu,
     gelu_tanh,
@@ -32,7 +35,7 @@ from dxgemm.epilogues.catalogue import (
     tanh,
 )
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue, joined_shape
-from dxgemm.epilogues.elementary import logistic, normal_cdf
+from dxgemm.epilogues.elementary import fast_tanh, logistic, normal_cdf
 from dxgemm.epilogues.function import Epilogue, epilogue, find_epilogue, refreshed
 from dxgemm.epilogues.inner_function import Inner, inner
 from dxgemm.epilogues.kinds import (
@@ -66,6 +69,10 @@ __all__ = [
     "dequantise",
     "dropout",
     "epilogue",
+    "fast_gelu_tanh",
+    "fast_silu",
+    "fast_swiglu",
+    "fast_tanh",
     "find_epilogue",
     "fits",
     "fitting_shapes",

@@ -217,6 +217,8 @@ IDENTITY = Derivative(lambda grad, value, *operands: grad)
 TIMES_VALUE = Derivative(lambda grad, value, *operands: grad * value, reads=0)
 _CATALOGUE = (
     *((a.epilogue, None, _of_activation(a)) for a in ACTIVATIONS.values()),
+    (epilogues.fast_gelu_tanh, None, _of_activation(ACTIVATIONS["gelu_tanh"])),
+    (epilogues.fast_silu, None, _of_activation(ACTIVATIONS["silu"])),
     (epilogues.bias, None, IDENTITY),
     (epilogues.bias, "vector", IDENTITY),
     (epilogues.bias_column, None, IDENTITY),
