@@ -31,11 +31,9 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import dxgemm
-from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import ColumnVector, RowVector, Scalar
-from dxgemm.gpu.status import simulator_enabled
 
 CLASSES, PIXELS, LARGEST_PIXEL = 10, 64, 16.0
 GAMMA, RIDGE = 0.05, 0.1
@@ -151,8 +149,8 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as gram.svg or gram.png")
     parser.add_argument("--counts", type=int, nargs="+", metavar="COUNT")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    counts = options.counts or (SIMULATED_COUNTS if simulator_enabled() else COUNTS)
+    is_simulated = dxgemm.simulate(unless_gpu=True)
+    counts = options.counts or (SIMULATED_COUNTS if is_simulated else COUNTS)
 
     images, labels = load_digits(return_X_y=True)
     images /= LARGEST_PIXEL

@@ -32,11 +32,9 @@ from scipy.special import erf
 from sklearn.datasets import load_digits
 
 import dxgemm
-from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import bias, gelu
-from dxgemm.gpu.status import simulator_enabled
 
 HIDDEN, CLASSES = 256, 10
 RIDGE = 0.1
@@ -205,8 +203,8 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as mlp.svg or mlp.png")
     parser.add_argument("--batch-sizes", type=int, nargs="+", metavar="ROWS")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    default_sizes = SIMULATED_BATCH_SIZES if simulator_enabled() else BATCH_SIZES
+    is_simulated = dxgemm.simulate(unless_gpu=True)
+    default_sizes = SIMULATED_BATCH_SIZES if is_simulated else BATCH_SIZES
     batch_sizes = options.batch_sizes or default_sizes
 
     images, labels = load_digits(return_X_y=True)

@@ -32,10 +32,8 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 import dxgemm
-from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
-from dxgemm.gpu.status import simulator_enabled
 
 A, B, C = 3.4445, -4.7750, 2.0315
 ITERATIONS = 5
@@ -176,8 +174,8 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as muon.svg or muon.png")
     parser.add_argument("--widths", type=int, nargs="+", metavar="WIDTH")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    widths = options.widths or (SIMULATED_WIDTHS if simulator_enabled() else WIDTHS)
+    is_simulated = dxgemm.simulate(unless_gpu=True)
+    widths = options.widths or (SIMULATED_WIDTHS if is_simulated else WIDTHS)
 
     gradients = {width: gradient(width) for width in widths}
     measurements = [measure(found, dtype) for dtype in DTYPES for found in gradients.values()]

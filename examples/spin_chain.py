@@ -36,11 +36,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import dxgemm
-from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import keep, squared_magnitude
-from dxgemm.gpu.status import simulator_enabled
 
 COUPLING, FIELD = 1.0, 0.8  # of neighbours, and across the chain
 STEP, STEPS = 0.1, 40  # of time
@@ -180,8 +178,8 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as chain.svg or chain.png")
     parser.add_argument("--spins", type=int, nargs="+", metavar="SPINS")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    chains = options.spins or (SIMULATED_SPINS if simulator_enabled() else SPINS)
+    is_simulated = dxgemm.simulate(unless_gpu=True)
+    chains = options.spins or (SIMULATED_SPINS if is_simulated else SPINS)
 
     results = [measure(spins, dtype) for dtype in DTYPES for spins in chains]
     measurements = [measured for measured, _, _ in results]

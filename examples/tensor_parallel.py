@@ -28,11 +28,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from dxgemm.gpu.status import probe
-
-if probe().problem:
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-
 import torch
 import torch.distributed as dist
 from torch.nn.functional import gelu
@@ -41,7 +36,7 @@ import dxgemm
 from dxgemm.distributed import all_gather_gemm, gemm_reduce_scatter
 from dxgemm.epilogues import Matrix
 
-ON_GPU = "NUMBA_ENABLE_CUDASIM" not in os.environ
+ON_GPU = not dxgemm.simulate(unless_gpu=True)
 DEVICE = "cuda" if ON_GPU else "cpu"
 TOKENS, WIDTH, HIDDEN = (8192, 4096, 16384) if ON_GPU else (8, 4, 8)
 ROWS, BLOCK = (16384, 1024) if ON_GPU else (8, 2)

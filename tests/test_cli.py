@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import json
 import os
 import stat
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.cli import counters
+from dxgemm.cli import counters, matrices
 from dxgemm.cli.app import app
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled
 
@@ -128,6 +129,53 @@ class TestRun:
         np.testing.assert_array_equal(np.load(output), expected.astype(np.int32))
         assert_refused(invoke("run", *arguments, "--alpha", "0.5", "-o", output), "alpha is 0.5")
 
+    @pytest.mark.parametrize("dtype", matrices.SUPPORTED)
+    def test_every_dtype_that_gemm_takes(self, save, output, dtype):
+        exact = np.array([[1, 0], [2, 3]]).astype(dtype), np.array([[2, 1], [0, 1]]).astype(dtype)
+        if dtype.startswith("complex"):
+            exact = exact[0] * 1j, exact[1]
+        product = dxgemm.gemm(*exact)
+        result = invoke("run", save("A", exact[0]), save("B", exact[1]), "-o", output)
+        assert result.exit_code == 0, result.stderr
+        assert f"2x2 {product.dtype} = 2x2 @ 2x2" in result.stdout
+        np.testing.assert_array_equal(np.load(output), exact[0] @ exact[1])
+        assert np.load(output).dtype == product.dtype
+
+    def test_numbers_keep_their_digits(self, save, output):
+        one = save("one", np.ones((1, 1), np.int64))
+        result = invoke("run", one, one, "-o", output, "--alpha", 2**53 + 1)
+        assert result.exit_code == 0, result.stderr
+        assert np.load(output) == 2**53 + 1
+        one = save("one", np.ones((1, 1), np.complex64))
+        arguments = "run", one, one, one, "--alpha", "1+2j", "--beta", "-1", "--json"
+        report = json.loads(invoke(*arguments, "-o", output).stdout)
+        assert (report["alpha"], report["beta"], np.load(output)) == ("(1+2j)", -1, 2j)
+        refused = invoke("run", one, one, "-o", output, "--alpha", "two")
+        assert refused.exit_code == 2 and "'two' is no number" in refused.stderr
+
+    def test_precision_and_epilogue_are_passed_on(self, operands, output):
+        a, b, _ = operands
+        product = np.load(a) @ np.load(b)
+        result = invoke("run", a, b, "-o", output, "--epilogue", "relu", "--precision", "emulated")
+        assert result.exit_code == 0, result.stderr
+        assert "= relu(5x4 @ 4x3)" in result.stdout
+        np.testing.assert_array_equal(np.load(output), np.maximum(product, 0))
+        assert_refused(invoke("run", a, b, "-o", output, "--precision", "half"), "'half'")
+        for name in ("bias", "keep", "magic"):
+            refused = invoke("run", a, b, "-o", output, "--epilogue", name)
+            assert_refused(refused, f"run: epilogue is {name!r}; pass 'relu' or 'leaky_relu'")
+
+    @pytest.mark.parametrize("options", [(), ("--json",)])
+    def test_a_dash_writes_the_file_to_stdout(self, operands, options, tmp_path):
+        a, b, _ = operands
+        result = invoke("run", a, b, "-o", "-", *options)
+        assert result.exit_code == 0
+        found = np.load(io.BytesIO(result.stdout_bytes))
+        np.testing.assert_array_equal(found, np.load(a) @ np.load(b))
+        assert "float32" in result.stderr and len(list(tmp_path.iterdir())) == 3
+        refused = invoke("run", a, a, "-o", "-")
+        assert refused.exit_code == 2 and refused.stdout_bytes == b""
+
     def test_json_names_what_ran(self, operands, output):
         a, b, _ = operands
         report = invoke_json("run", a, b, "-o", output, "--implementation", "thread_tile_2d")
@@ -141,10 +189,9 @@ class TestRun:
         ("array", "fragment"),
         [
             (np.ones((4, 3), int), "int64"),
-            (np.ones((4, 3), complex), "complex128"),
-            (np.ones((4, 3), np.float16), "float16"),
-            (np.ones((4, 3), ">f4"), ">f4"),
-            (np.ones((4, 3), bool), "bool"),
+            (np.ones((4, 3), np.longdouble), "holds float128 values, and float16, float32"),
+            (np.ones((4, 3), "V2"), "holds |V2 values"),
+            (np.ones((4, 3), ">f8"), "holds >f8 values, in a byte order that is not native"),
             (np.array([["x"]]), "<U1"),
             (np.ones(4, np.float32), "(4,)"),
             (np.ones((2, 3), np.float32), "a is (5, 4), b is (2, 3)"),
@@ -281,6 +328,19 @@ class TestInfo:
         monkeypatch.setattr(info_command, "pipeline_faults", toolkit.pipeline_faults.__wrapped__)
         assert "not built: nvidia-nvjitlink 13.5.37" in invoke_json("info")["warnings"][0]
 
+    def test_what_a_bare_install_lacks_is_named(self, monkeypatch):
+        monkeypatch.setattr(info_command, "installed_versions", lambda _: {"numpy": "2.4.6"})
+        missing = invoke_json("info")["missing"]
+        text = invoke("info").stdout
+        assert len(missing) == 7
+        assert all(f"{'missing':<24}{line}" in text for line in missing)
+        assert "pip install 'dxgemm[cu1" in text
+        packages = dict.fromkeys(info_command.PACKAGES, "1.0")
+        monkeypatch.setattr(info_command, "installed_versions", lambda _: packages)
+        assert invoke_json("info")["missing"] == []
+        text = invoke("info").stdout
+        assert "missing" not in text and "nvmath-python           1.0" in text
+
     def test_packages_newer_than_the_driver_are_named(self, monkeypatch):
         monkeypatch.setattr(info_command, "probe", lambda: GpuStatus(12040, 0, None))
         packages = {"nvidia-nvjitlink": "13.1.115"}
@@ -367,6 +427,8 @@ class TestExplain:
         arguments = ("explain", 4096, 4096, 512, "--gpu", "rtx 4090", "--batch", 2)
         report = invoke_json(*arguments, "--dtype", "float16", "--out-dtype", "float32")
         work, prediction = report["work"], report["prediction"]
+        emulated = invoke("explain", 4096, 4096, 4096, "--gpu", "H200", "--precision", "emulated")
+        assert len(emulated.stdout.splitlines()) == 14  # and one for the measured time
         assert (work["device"], work["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
         assert work["is_named_gpu"] and prediction["us"] > prediction["roofline"]["time_us"] > 0
         result = invoke(*arguments)
@@ -448,7 +510,12 @@ class TestLadder:
 
 
 class TestProfile:
-    def test_the_command_launches_the_rung_once(self):
+    @pytest.fixture
+    def with_gpu(self, monkeypatch):
+        monkeypatch.setattr(profile_command, "require_gpu", lambda work: None)
+        monkeypatch.setattr(profile_command.shutil, "which", lambda name: None)
+
+    def test_the_command_launches_the_rung_once(self, with_gpu):
         report = invoke_json("profile", 2, "--size", 5, "--dtype", "float64")
         assert report["command"].startswith("ncu ")
         launch = "-m dxgemm profile coalesced --dtype float64 --size 5 --once"
@@ -458,7 +525,11 @@ class TestProfile:
             == 0
         )
 
-    def test_the_counters_are_explained(self, monkeypatch):
+    @needs_simulator
+    def test_without_a_gpu_it_says_so_in_one_line(self):
+        assert_refused(invoke("profile", 2), "profile: profiling needs a GPU", status=1)
+
+    def test_the_counters_are_explained(self, with_gpu, monkeypatch):
         monkeypatch.setattr(profile_command.shutil, "which", lambda name: None)
         result = invoke("profile", 2)
         assert "Three counters" in result.stdout
@@ -509,6 +580,19 @@ class TestOccupancy:
         text = invoke_process(*arguments, cache=tmp_path).stdout
         assert f"{values['occupancy']:.1%} occupancy" in text
         assert f"{values['registers']} a thread" in text
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (("wgmma", "--dtype", "float16", "--arch", "sm_80"), "9.0, not 8.0"),
+            (("async_copy", "--arch", "sm_75"), "8.0 or later, not 7.5"),
+        ],
+    )
+    def test_what_an_architecture_cannot_run_is_refused(self, tmp_path, arguments, reason):
+        result = invoke_process("occupancy", *arguments, cache=tmp_path, simulator="0")
+        assert (result.returncode, result.stdout) == (2, "")
+        refused = f"occupancy: {arguments[0]} cannot compute this: it needs compute capability"
+        assert result.stderr == f"dxgemm: {refused} {reason}.\n"
 
     def test_unknown_architectures_are_refused(self):
         assert_refused(invoke("occupancy", 2, "--arch", "sm_42"), "'sm_42'")

@@ -157,6 +157,9 @@ def test_reductions(home, name, dtype, axis, batch, is_stored):
     np.testing.assert_array_equal(total, reductions.sum(axis).on_host(value))
     if is_stored:
         np.testing.assert_array_equal(stored, value)
+    mean, _ = reduced(reductions.mean(axis))
+    np.testing.assert_allclose(mean, value.mean(axes), rtol=places)
+    np.testing.assert_allclose(mean, reductions.mean(axis).on_host(value), rtol=places)
     real = COMPLEX_PARTS[dtype]
     norm, stored = reduced(reductions.norm(axis), real)
     np.testing.assert_allclose(norm, np.sqrt(squares(value).sum(axes)), rtol=places)

@@ -12,7 +12,7 @@ from oracle.kinds import KINDS, limits, round_to_dtype
 from oracle.padded import Padded
 
 import dxgemm
-from dxgemm import epilogues, errors
+from dxgemm import epilogues, errors, inners
 from dxgemm.call import route
 from dxgemm.epilogues import Matrix, RowVector, Scalar
 from dxgemm.gpu.status import simulator_enabled
@@ -91,6 +91,17 @@ def test_every_operand_in_every_implementation(make, make_operands, fuse, kind, 
         np.testing.assert_array_equal(kept_sent.fetch(), outputs["kept"])
         for sent in (a_sent, b_sent, row_sent, column_sent, matrix_sent):
             sent.assert_unchanged()
+
+
+def test_an_epilogue_without_operands_is_applied_on_the_host():
+    values = np.array([[-1.0, 2.0], [3.0, -4.0]])
+    for result in (epilogues.relu.on_host(values), epilogues.relu.bound.on_host(values)):
+        np.testing.assert_array_equal(result[0], np.maximum(values, 0.0))
+    assert epilogues.relu.on_host(values, "float16")[0].dtype == "float16"
+    with pytest.raises(errors.EpilogueError, match=r"bias: vector .* is missing"):
+        epilogues.bias.on_host(values)
+    with pytest.raises(errors.EpilogueError, match="pass it as inner="):
+        inners.l1.on_host(values)
 
 
 @pytest.mark.parametrize("kind", FLOATS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -147,6 +148,23 @@ def test_int8_mixed_with_float32_factors_is_refused(refuses):
 def test_tf32_of_anything_but_float32_is_refused(refuses, dtype):
     operands = {**arrays(dtype), "c": ones(4, 6, dtype=RESULT_DTYPES[dtype][0])}
     refuses(errors.PrecisionError, f"'tf32' is for float32.*{dtype}", **operands, precision="tf32")
+
+
+def test_explain_shape_takes_dtypes_of_numpy_and_torch():
+    names = {np.float16: "float16", np.dtype("int8"): "int8", np.complex64: "complex64"}
+    wrong = [np.datetime64, np.dtype("V4"), object(), None, 1.5]
+    if find_spec("torch"):
+        import torch
+
+        names |= {torch.bfloat16: "bfloat16", torch.bool: "bool"}
+        wrong += [torch, torch.strided, torch.quint8]
+    for dtype, name in names.items():
+        out_dtype = None if name == "int8" else dtype
+        explained = dxgemm.explain_shape(5, 6, 7, dtype, out_dtype=out_dtype)
+        assert str(explained) == str(dxgemm.explain_shape(5, 6, 7, name))
+    for dtype in wrong:
+        with pytest.raises(errors.DtypeError, match=r"^explain_shape: dtype is"):
+            dxgemm.explain_shape(5, 6, 7, dtype)
 
 
 def test_explain_shape_refuses_what_gemm_refuses():

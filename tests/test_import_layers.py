@@ -7,7 +7,10 @@ import os
 import re
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import dxgemm
 from dxgemm.handwritten import ROOMS
@@ -176,6 +179,60 @@ assert dxgemm.gemm.__module__ == "dxgemm.api"
 assert not hasattr(dxgemm, "gem")
 """
     run_python(program)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "epilogues", "reductions", "inners", "errors", "device", "distributed", "torch", "jax"],
+)
+def test_dir_lists_the_public_names_alone(name):
+    if name in ("torch", "jax"):
+        pytest.importorskip(name)
+    module = import_module(f"dxgemm.{name}" if name else "dxgemm")
+    assert dir(module) == sorted(module.__all__)
+    if name != "distributed":  # which needs torch
+        assert not [entry for entry in dir(module) if not hasattr(module, entry)]
+
+
+@pytest.mark.parametrize(
+    ("before", "set_to", "after"),
+    [
+        ("", None, "dxgemm.simulate() and dxgemm.simulate(unless_gpu=True)"),
+        ("", "0", "not dxgemm.simulate(unless_gpu=True) and dxgemm.simulate()"),
+        ("with pytest.raises(errors.GpuUnavailableError): dxgemm.gemm(a, a)", None,
+         "dxgemm.simulate()"),
+        ("import numba", "1", "dxgemm.simulate()"),
+    ],
+)  # fmt: skip
+def test_simulate_enables_the_simulator(run_python, before, set_to, after):
+    environment = {} if set_to is None else {"NUMBA_ENABLE_CUDASIM": set_to}
+    program = f"""
+import os
+import numpy as np, pytest, dxgemm
+from dxgemm import errors
+a = np.ones((2, 2), np.float32)
+{before}
+assert {after}
+assert os.environ["NUMBA_ENABLE_CUDASIM"] == "1"
+assert (dxgemm.gemm(a, a) == 2).all()
+"""
+    run_python(program, CUDA_VISIBLE_DEVICES="", **environment)
+
+
+def test_simulate_refuses_what_comes_too_late(run_python):
+    run_python("""
+import os
+import numba, pytest, dxgemm
+from dxgemm import errors
+with pytest.raises(errors.LaunchError, match="numba was imported without"):
+    dxgemm.simulate()
+assert "NUMBA_ENABLE_CUDASIM" not in os.environ
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+with pytest.raises(errors.LaunchError, match="numba was imported without"):
+    dxgemm.simulate(unless_gpu=True)
+with pytest.raises(errors.SettingError, match="^simulate: unless_gpu is 'yes'"):
+    dxgemm.simulate(unless_gpu="yes")
+""")
 
 
 def test_the_operators_of_torch_name_what_is_missing(run_python):

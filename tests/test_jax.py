@@ -71,6 +71,7 @@ def test_alpha_beta_and_c_that_is_only_read(batch):
     np.testing.assert_array_equal(found, -2.0 * exact(a, b) + 0.5 * before)
     np.testing.assert_array_equal(c, before)
     np.testing.assert_array_equal(dxgemm.jax.gemm(a, b, c * jnp.nan, beta=0.0), exact(a, b))
+    np.testing.assert_array_equal(dxgemm.jax.gemm(a, b, c), exact(a, b) + before)
 
 
 def test_operands_of_numpy_and_without_jit():

@@ -29,6 +29,7 @@ from dxgemm import epilogues, errors, reductions
 from dxgemm.call import route
 from dxgemm.compiler import kernels, spec, worker
 from dxgemm.epilogues import chain, function
+from dxgemm.epilogues.function import find_epilogue
 from dxgemm.handwritten.parts.sources import keep_sources, source_text
 
 # A program that makes an epilogue of 5 * value, a change of it to 3 * value, and what the process
@@ -434,11 +435,11 @@ def test_a_key_is_known_as_long_as_one_of_equal_epilogues_lives():
     key = first.key
     del first
     gc.collect()
-    assert epilogues.find_epilogue(key) == second
+    assert find_epilogue(key) == second
     del second
     gc.collect()
     with pytest.raises(errors.EpilogueError, match=r"shifted.*were dropped; keep one"):
-        epilogues.find_epilogue(key)
+        find_epilogue(key)
 
 
 def test_kernels_in_memory_are_bounded_and_those_used_last_are_kept(monkeypatch):

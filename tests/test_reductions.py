@@ -33,7 +33,7 @@ from dxgemm.problem.fusion import FusedReduction
 KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "emulated")
 AXES = (None, 0, 1)
 SORTED = ("smallest", "largest")
-NAMES = ("sum", "min", "max", "argmin", "argmax", "abs_max", "norm", "logsumexp", *SORTED)
+NAMES = ("sum", "mean", "min", "max", "argmin", "argmax", "abs_max", "norm", "logsumexp", *SORTED)
 MOST_EXTREMES = 3
 # One row and one column beyond whole tiles; a single column; a single row; whole tiles.
 RAGGED = (5, 9, 3) if simulator_enabled() else (129, 257, 43)
@@ -139,7 +139,7 @@ class Case:
     def bind(self, path: ReductionPath = AUTOMATIC, out: Any = None) -> Any:
         counts = () if self.k is None else (self.k,)
         reduction = getattr(reductions, self.name)(*counts, axis=self.axis, out=out)
-        return replace(reduction, fused=path.fused)
+        return reduction if path.fused is None else replace(reduction, fused=path.fused)
 
     @property
     def is_exact(self) -> bool:
@@ -149,7 +149,7 @@ class Case:
     def value_dtype(self, dtype: str) -> str:
         """Dtype of the values of a result, by the dtype of the reduced matrix."""
         if dtype == "int32":
-            wide = {"sum": "int64", "norm": "float64", "logsumexp": "float64"}
+            wide = {"sum": "int64"} | dict.fromkeys(("mean", "norm", "logsumexp"), "float64")
             return wide.get(self.name, "int32")
         return "float64" if dtype == "float64" else "float32"
 
@@ -192,6 +192,7 @@ class Case:
 
 REDUCE = {
     "sum": lambda lines: np.sum(lines, axis=-1),
+    "mean": lambda lines: np.sum(lines, axis=-1) / np.float64(lines.shape[-1]),
     "min": lambda lines: np.min(lines, axis=-1),
     "max": lambda lines: np.max(lines, axis=-1),
     "abs_max": lambda lines: np.max(np.abs(lines), axis=-1),
@@ -620,7 +621,7 @@ def test_of_nothing(reduced):
         for case in (*(Case(name, axis) for name in NAMES[:-2] for axis in AXES),
                      *(Case(name, axis, 1) for name in SORTED for axis in AXES)):  # fmt: skip
             is_empty = {None: m * n, 0: m, 1: n}[case.axis] == 0
-            if case.name in ("sum", "norm", "logsumexp") or not is_empty:
+            if case.name in ("sum", "mean", "norm", "logsumexp") or not is_empty:
                 assert_equal(reduced(values, case), case.expected(values), f"{case} of {shape}")
             else:
                 with pytest.raises(errors.ShapeError, match=case.name):
@@ -852,6 +853,36 @@ def test_results_are_arrays_of_the_library_of_a(name):
                 assert type(part) is type(a)
 
 
+@pytest.mark.parametrize("axis", AXES)
+def test_a_reduced_dimension_is_kept(make, home, axis):
+    """Results have NumPy's shape, on the host too; they are those without the dimension."""
+    (a, a_sent), (b, b_sent) = make((2, 5, 3), "float32"), make((2, 3, 9), "float32")
+    shape = {None: (2, 1, 1), 0: (2, 1, 9), 1: (2, 5, 1)}[axis]
+    ranked = {None: (2, 1, 4), 0: (2, 4, 9), 1: (2, 5, 4)}[axis]
+    pair = (2,) if axis is None else ()
+    for make_reduction, shapes in (
+        (reductions.mean, (shape,)),
+        (reductions.argmin, ((*shape, *pair),)),
+        (partial(reductions.largest, 4), (ranked, (*ranked, *pair))),
+    ):
+        kept, bare = make_reduction(axis, keepdims=True), make_reduction(axis)
+        found = fetched(home, gemm(kept, a_sent, b_sent))
+        on_host = (parts_of(reduction.on_host(a @ b)) for reduction in (kept, bare))
+        for result, wanted, same, flat in zip(found, shapes, *on_host, strict=True):
+            assert result.shape == same.shape == wanted
+            assert_equal((result, same), (flat.reshape(wanted),) * 2, kept)
+
+
+def test_a_reduction_is_fused_or_unfused_as_asked(make):
+    a, b = (make(shape, "float32")[1].array for shape in ((4, 3), (3, 5)))
+    for fused, words in ((True, ", fused: "), (False, ", unfused: ")):
+        for name in reductions.__all__:
+            if name not in ("Extremes", "Reduction"):
+                counts = (2,) if name in SORTED else ()
+                epilogue = getattr(reductions, name)(*counts, 1, fused=fused)
+                assert words in dxgemm.explain(a, b, epilogue=epilogue).work.reduction
+
+
 def test_bad_reductions_are_refused(make):
     a_sent, b_sent = make((3, 4), "float32")[1], make((4, 5), "float32")[1]
     c_sent, out_sent = make((3, 5), "float32")[1], make((3, 5), "float32")[1]
@@ -870,8 +901,10 @@ def test_bad_reductions_are_refused(make):
         (lambda: reductions.smallest(2, out=row), "smallest"),
         (lambda: reductions.largest(2, out=(row, row, row)), "largest"),
         (lambda: reductions.argmin, "argmin"),
+        (lambda: reductions.argmin(fused="yes"), "argmin: fused"),
+        (lambda: reductions.largest(2, keepdims=2), "largest: keepdims"),
     ):
-        with pytest.raises(errors.EpilogueError, match=words):
+        with pytest.raises((errors.EpilogueError, errors.SettingError), match=words):
             gemm(bad(), a_sent, b_sent, c_sent, beta=1.0, out=out_sent.array)
     for case in (Case("smallest", 1, 6), Case("largest", 0, 4)):
         with pytest.raises(errors.ShapeError, match=case.name):

@@ -13,6 +13,7 @@ import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.call.route import clear_routes
 from dxgemm.epilogues import ColumnVector, Integer, Matrix, RowVector, Scalar
+from dxgemm.epilogues.function import find_epilogue
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime import simulator
 
@@ -498,4 +499,4 @@ def test_keys_tell_epilogues_of_the_same_code_apart():
     def add(value, row, col, number: Integer):
         return value + number
 
-    assert epilogues.find_epilogue(add.key) is add
+    assert find_epilogue(add.key) is add

@@ -52,15 +52,17 @@ def make_kernel(
     Args:
         dtype: dtype of the values that were reduced.
         end: AGAIN, LINES or WHOLE.
-        written: "values", "indices" or "values indices".
+        written: "values", "indices", "values indices", or "means", which are values divided by a
+            number.
         epilogue: a `Fusion` of a reduction alone. Its operands: the buffers of
             values and of indices; of what is written an array each, but with WHOLE for indices one
-            of rows and one of columns, and the columns of the matrix.
+            of rows and one of columns, and the columns of the matrix; of means a further number,
+            their divisor.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda, int32, int64
+    from numba import cuda, float64, int32, int64
 
     from dxgemm.handwritten.parts.reduction import NO_INDEX, make_reducer
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
@@ -72,7 +74,8 @@ def make_kernel(
     values, indices = reducer.values, reducer.indices
     finish, results = reducer.finish, reducer.results
     lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    writes_values, writes_indices = "values" in written, "indices" in written
+    writes_means, writes_indices = written == "means", "indices" in written
+    writes_values = writes_means or "values" in written
     first_array = 2 if indices > 0 else 1
     index_array = first_array + (1 if writes_values else 0)
     smem_indices = max(threads * indices, 1)
@@ -102,6 +105,8 @@ def make_kernel(
                     array[matrix * batch_step + line * line_step + j * step] = partial[j]
             else:
                 finished = finish(partial)
+                if writes_means:
+                    finished = (float64(finished[0]) / float64(extra[first_array + 1]),)
                 for j in static_range(results):
                     array[matrix * batch_step + line * line_step + j * step] = finished[j]
         if writes_indices:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dxgemm.drop_in import patch
     from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
+    from dxgemm.gpu.simulation import simulate
     from dxgemm.runtime.counter import emulation_fallbacks
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "plan_grouped",
     "prepare",
     "reductions",
+    "simulate",
     "tensordot",
 ]
 
@@ -92,6 +94,7 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "inner": "epilogues",
     "patch": "drop_in",
     "prepare": "call.prepared_operand",
+    "simulate": "gpu.simulation",
     "tensordot": "contractions",
     "transpose": "call.einsum",  # for opt_einsum, whose backends are modules with this name
 }
@@ -121,4 +124,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

@@ -85,7 +85,8 @@ def gemm(
         b: (k, n) or (batch, k, n), dtype of a, or the other one of float8, or of integers up to 32
             bits the one of the other sign; or a `PreparedOperand` from `dxgemm.prepare`.
         c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, it is overwritten
-            and never read. Its dtype is that of a; float16 and bfloat16 also allow float32.
+            and never read. (`dxgemm.torch.gemm` and `dxgemm.jax.gemm` only read their c, and add
+            it by default.) Its dtype is that of a; float16 and bfloat16 also allow float32.
             float8 requires bfloat16, which a new result has, float16 or float32, or with beta 0
             float8.
             Integers of 8 and 16 bits require 32 or 64 bits, those of 32 bits allow 64, and bool

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 LONGEST_TEXT = 100  # characters of a value in a message

@@ -24,6 +24,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @inner(symmetric=True)
 def l1(x, y):
     """Sum of |x - y|: the Manhattan distance."""

@@ -9,16 +9,25 @@ itself is stored only if `out` is passed, and c is only read.
 column, None one per matrix. Results are the same in every run. -0.0 equals 0.0. Among equal values
 the one with the lowest index comes first; a whole matrix is searched row by row. Values have the
 dtype of the matrix, or float32 for float16 and bfloat16; indices are int64. If `out` or c has half
-precision, the matrix is rounded to it before it is reduced. Of complex numbers there are `sum`, and
-`norm` and `abs_max`, which are real; the others need an epilogue that makes them real, such as
-`dxgemm.epilogues.magnitude`.
+precision, the matrix is rounded to it before it is reduced. Of complex numbers there are `sum` and
+`mean`, and `norm` and `abs_max`, which are real; the others need an epilogue that makes
+them real, such as `dxgemm.epilogues.magnitude`.
+
+All take these arguments:
+    axis: see above.
+    out: the array to write, or a pair of them for `smallest` and `largest`; None to allocate.
+    fused: True to reduce each tile in the kernel that computes it, or raise
+        `UnsupportedProblemError`; False to store the matrix in a workspace and reduce it by another
+        kernel; None for the one that is predicted to be faster.
+    keepdims: True to keep a dimension of length 1 for each that is reduced, as NumPy does. That of
+        the `smallest` or `largest` of a row or column has length k in any case.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.epilogues.reduction import INDICES, VALUES, Extremes, Reduction
+from dxgemm.epilogues.reduction import INDICES, MEANS, VALUES, Extremes, Reduction
 from dxgemm.errors import named_in_errors
 
 __all__ = [
@@ -30,6 +39,7 @@ __all__ = [
     "largest",
     "logsumexp",
     "max",
+    "mean",
     "min",
     "norm",
     "smallest",
@@ -37,30 +47,59 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @named_in_errors("reductions.sum")
-def sum(axis: int | None = None, *, out: Any = None) -> Reduction:
+def sum(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Sum of the elements; int64 for int32 and int64 results of integers, modulo 2**64.
 
     A thread adds up to 256 elements in their own type; these partial sums are added in float64.
-
-    Args:
-        axis: 0, 1 or None; see `dxgemm.reductions`.
-        out: the array to write; None to allocate one.
     """
-    return Reduction("sum", "sum", axis, out=_single(out))
+    return Reduction("sum", "sum", axis, fused=fused, keepdims=keepdims, out=_single(out))
+
+
+@named_in_errors("reductions.mean")
+def mean(
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
+) -> Reduction:
+    """The `sum` divided by the number of elements; float64 for integers, NaN for no elements."""
+    results = (MEANS,)
+    return Reduction(
+        "mean", "sum", axis, results=results, fused=fused, keepdims=keepdims, out=_single(out)
+    )
 
 
 @named_in_errors("reductions.norm")
-def norm(axis: int | None = None, *, out: Any = None) -> Reduction:
+def norm(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Euclidean norm, or the Frobenius norm of a whole matrix; float64 for int8 products.
 
     Squares and their sums are float64, so that squares of float32 do not overflow.
     """
-    return Reduction("norm", "squares", axis, out=_single(out))
+    return Reduction("norm", "squares", axis, fused=fused, keepdims=keepdims, out=_single(out))
 
 
 @named_in_errors("reductions.logsumexp")
-def logsumexp(axis: int | None = None, *, out: Any = None) -> Reduction:
+def logsumexp(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """log(sum(exp(element))), as `scipy.special.logsumexp`; float64 for int8 products.
 
     No exponential overflows: each is relative to the largest element so far, and the sum is scaled
@@ -74,77 +113,156 @@ def logsumexp(axis: int | None = None, *, out: Any = None) -> Reduction:
 
     Source: M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
-    return Reduction("logsumexp", "exponentials", axis, out=_single(out))
+    return Reduction(
+        "logsumexp", "exponentials", axis, fused=fused, keepdims=keepdims, out=_single(out)
+    )
 
 
 @named_in_errors("reductions.min")
-def min(axis: int | None = None, *, out: Any = None) -> Reduction:
+def min(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Smallest value; NaN if there is one, as in `numpy.min`."""
-    return Reduction("min", "smallest", axis, out=_single(out))
+    return Reduction("min", "smallest", axis, fused=fused, keepdims=keepdims, out=_single(out))
 
 
 @named_in_errors("reductions.max")
-def max(axis: int | None = None, *, out: Any = None) -> Reduction:
+def max(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Largest value; NaN if there is one, as in `numpy.max`."""
-    return Reduction("max", "largest", axis, out=_single(out))
+    return Reduction("max", "largest", axis, fused=fused, keepdims=keepdims, out=_single(out))
 
 
 @named_in_errors("reductions.abs_max")
-def abs_max(axis: int | None = None, *, out: Any = None) -> Reduction:
+def abs_max(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Largest absolute value; NaN if there is one."""
-    return Reduction("abs_max", "largest", axis, of_magnitudes=True, out=_single(out))
+    return Reduction(
+        "abs_max",
+        "largest",
+        axis,
+        of_magnitudes=True,
+        fused=fused,
+        keepdims=keepdims,
+        out=_single(out),
+    )
 
 
 @named_in_errors("reductions.argmin")
-def argmin(axis: int | None = None, *, out: Any = None) -> Reduction:
+def argmin(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Index of the smallest value; of the first NaN if there is one, as in `numpy.argmin`.
 
     The index in a whole matrix is a pair, row and column.
     """
-    return Reduction("argmin", "smallest", axis, results=(INDICES,), out=_single(out))
+    return Reduction(
+        "argmin",
+        "smallest",
+        axis,
+        results=(INDICES,),
+        fused=fused,
+        keepdims=keepdims,
+        out=_single(out),
+    )
 
 
 @named_in_errors("reductions.argmax")
-def argmax(axis: int | None = None, *, out: Any = None) -> Reduction:
+def argmax(
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """Index of the largest value; of the first NaN if there is one, as in `numpy.argmax`.
 
     The index in a whole matrix is a pair, row and column.
     """
-    return Reduction("argmax", "largest", axis, results=(INDICES,), out=_single(out))
+    return Reduction(
+        "argmax",
+        "largest",
+        axis,
+        results=(INDICES,),
+        fused=fused,
+        keepdims=keepdims,
+        out=_single(out),
+    )
 
 
 @named_in_errors("reductions.smallest")
-def smallest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
+def smallest(
+    k: int,
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """The k smallest values in ascending order, and their indices.
 
     NaN comes after all other values, as in `numpy.sort`.
 
     Args:
         k: number of values, 1 to 8.
-        axis: 0, 1 or None; see `dxgemm.reductions`.
-        out: a pair of arrays, for values and indices; None to allocate them.
+        axis, out, fused, keepdims: see `dxgemm.reductions`.
 
     Returns:
         A reduction with which `gemm` returns `Extremes`. Values and indices have shape (m, k) for
         axis 1 and (k, n) for axis 0. For axis None, values have shape (k,) and indices (k, 2), a
         row and a column each.
     """
-    return _extremes("smallest", k, axis, False, out)
+    return _extremes("smallest", k, axis, False, out, fused, keepdims)
 
 
 @named_in_errors("reductions.largest")
-def largest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
+def largest(
+    k: int,
+    axis: int | None = None,
+    *,
+    out: Any = None,
+    fused: bool | None = None,
+    keepdims: bool = False,
+) -> Reduction:
     """The k largest values in descending order, and their indices: see `smallest`.
 
     NaN comes before all other values; `numpy.sort` too takes it for the largest.
     """
-    return _extremes("largest", k, axis, True, out)
+    return _extremes("largest", k, axis, True, out, fused, keepdims)
 
 
-def _extremes(kind: str, k: int, axis: int | None, nan_first: bool, out: Any) -> Reduction:
+def _extremes(
+    kind: str,
+    k: int,
+    axis: int | None,
+    nan_first: bool,
+    out: Any,
+    fused: bool | None,
+    keepdims: bool,
+) -> Reduction:
     arrays = tuple(out) if isinstance(out, tuple | list) else _single(out)
     results = (VALUES, INDICES)
-    return Reduction(kind, kind, axis, k, True, results, nan_first, out=arrays)
+    return Reduction(
+        kind, kind, axis, k, True, results, nan_first, fused=fused, keepdims=keepdims, out=arrays
+    )
 
 
 def _single(out: Any) -> tuple[Any, ...]:

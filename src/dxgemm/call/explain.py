@@ -28,7 +28,7 @@ from dxgemm.gpu.roofline import Roofline, bytes_in_flight_needed, count_waves, t
 from dxgemm.handwritten.parts.operands import BYTES
 from dxgemm.problem.arguments import Kernel, Precision, with_modulus
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops, unit_dtype
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, dtype_name, step_flops, unit_dtype
 from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -110,11 +110,11 @@ def explain_shape(
     m: int,
     n: int,
     k: int,
-    dtype: str = "float32",
+    dtype: Any = "float32",
     *,
     batch: int = 1,
     layout: str = "row_row",
-    out_dtype: str | None = None,
+    out_dtype: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
     batch_invariant: bool = False,
@@ -125,11 +125,12 @@ def explain_shape(
 
     Args:
         m, n, k: sizes.
-        dtype: dtype of the operands; complex ones are not conjugated.
+        dtype: dtype of the operands, by its name, or as NumPy or torch have it (`np.float32`);
+            complex ones are not conjugated.
         batch: number of products.
         layout: orders of a and b: "row_row", "row_col" (as x @ weight.T has it), "col_row" or
             "col_col".
-        out_dtype: dtype of the result; None for that of a new result.
+        out_dtype: dtype of the result, like dtype; None for that of a new result.
         implementation, precision, batch_invariant, modulus: as `gemm` takes them.
         gpu: name of a card, such as "RTX 4090", which need not be at hand; None for the first GPU.
 
@@ -141,6 +142,7 @@ def explain_shape(
         DtypeError, PrecisionError, SettingError, UnknownImplementationError,
         UnsupportedProblemError: under the same conditions as in `gemm`.
     """
+    dtype, out_dtype = dtype_name(dtype), dtype_name(out_dtype)
     named = precision if modulus is None else with_modulus(modulus, precision)
     problem = contiguous_problem(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=named

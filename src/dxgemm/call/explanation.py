@@ -13,7 +13,7 @@ from dxgemm.gpu.roofline import MEMORY_LATENCY_NS, Roofline, tail_efficiency
 from dxgemm.problem.dtypes import modulus_of
 from dxgemm.problem.layout import MAX_ALIGNMENT
 
-MOST_LINES = 15  # of the short text
+MOST_LINES = 14  # of the short text; a time that is measured follows
 
 Rows = list[tuple[str, str]]  # labels and texts
 

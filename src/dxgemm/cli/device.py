@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from dxgemm.cli.output import note
 from dxgemm.errors import GpuUnavailableError
+from dxgemm.gpu.simulation import simulate
 from dxgemm.gpu.status import probe, simulator_enabled
 
 
@@ -21,13 +20,7 @@ def require_gpu(work: str) -> None:
 
 
 def enable_simulator_without_gpu() -> None:
-    """Enable numba's simulator if there is no GPU, and print a note.
-
-    Must come before numba is imported. NUMBA_ENABLE_CUDASIM is left alone if it is set.
-    """
-    problem = probe().problem
-    if problem and "NUMBA_ENABLE_CUDASIM" not in os.environ:
-        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    if simulator_enabled():
-        reason = problem or "NUMBA_ENABLE_CUDASIM is set."
+    """Enable numba's simulator if there is no GPU, and print a note: see `dxgemm.simulate`."""
+    if simulate(unless_gpu=True):
+        reason = probe().problem or "NUMBA_ENABLE_CUDASIM is set."
         note(f"{reason} Using numba's CUDA simulator: right results, no speed.")

@@ -20,14 +20,29 @@ PACKAGES = (
     *("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings"),
     *("nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
     *("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cublas", "nvidia-cublas-cu12"),
+    *("nvmath-python", "nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"),
     *("cupy-cuda13x", "cupy-cuda12x", "torch"),
+)
+# Packages that an extra brings, each by its alternative names, and what is missing without them.
+EXTRA_PACKAGES = (
+    (("numba-cuda",), "numba-cuda: kernels are neither compiled nor simulated"),
+    (
+        ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"),
+        "NVVM: only kernels of wheels and the cache run",
+    ),
+    (("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"), "nvJitLink: the same"),
+    (("nvmath-python",), "nvmath-python: cuBLASDx pipelines are not built"),
+    (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), "libmathdx: the same"),
+    (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "NVRTC: the same"),
+    (("cupy-cuda13x", "cupy-cuda12x"), "CuPy: it has arrays on the GPU, as torch and JAX do"),
 )
 
 
 def info(as_json: JsonOption = False) -> None:
-    """Show GPU, driver, packages with their known faults, wheels of kernels, and the cache."""
+    """Show GPU, driver, packages that are missing or faulty, wheels of kernels, the cache."""
     status = probe()
     packages = installed_versions([(name,) for name in PACKAGES])
+    missing = [text for names, text in EXTRA_PACKAGES if not packages.keys() & {*names}]
     warnings = _driver_warnings(status, packages)
     warnings += [f"cuBLASDx pipelines are not built: {fault}." for fault in pipeline_faults()]
     cached, wheels = dxgemm.cache_info(), installed_wheels()
@@ -41,6 +56,7 @@ def info(as_json: JsonOption = False) -> None:
                 "gpu_problem": status.problem,
                 "simulator": simulator_enabled(),
                 "packages": packages,
+                "missing": missing,
                 "warnings": warnings,
                 "kernel_wheels": [
                     asdict(wheel.manifest) | {"directory": str(wheel.directory)} for wheel in wheels
@@ -58,6 +74,10 @@ def info(as_json: JsonOption = False) -> None:
     if driver := _driver_text(status):
         lines.append(("driver", f"runs CUDA {driver}"))
     lines += [(name, number) for name, number in packages.items()]
+    lines += [("missing", text) for text in missing]
+    if missing:
+        extra = status.extra or "cu13"
+        lines.append(("", f"pip install 'dxgemm[{extra}]' adds what is missing"))
     lines += [("warning", warning) for warning in warnings]
     lines += [
         (f"kernels for {wheel.manifest.arch}", f"{wheel.manifest.kernels}, in {wheel.directory}")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from dxgemm import DxgemmError
+from dxgemm.problem.dtypes import COMPLEX_PARTS, OPERAND_DTYPES
 
-SUPPORTED = ("float32", "float64", "int8", "int32")
+# Dtypes of files; NumPy has no bfloat16.
+SUPPORTED = tuple(name for name in (*OPERAND_DTYPES, *COMPLEX_PARTS) if name != "bfloat16")
+STDOUT = Path("-")
 
 
 class FileError(DxgemmError, OSError):
@@ -38,10 +43,15 @@ def read_matrix(path: Path) -> np.ndarray:
         raise FileError(
             f"{path} is not a readable .npy file: {error}. Write it with numpy.save."
         ) from None
-    if array.dtype.name not in SUPPORTED or not array.dtype.isnative:
+    if array.dtype.name not in SUPPORTED:
         raise FileError(
-            f"{path} holds {array.dtype} values; {', '.join(SUPPORTED)} in native byte order are "
-            "supported: convert it, for example with numpy.save(path, array.astype('float32'))."
+            f"{path} holds {array.dtype} values, and {', '.join(SUPPORTED)} are supported; convert "
+            "it to one of them that has its values."
+        )
+    if not array.dtype.isnative:
+        raise FileError(
+            f"{path} holds {array.dtype} values, in a byte order that is not native; convert it by "
+            f"numpy.save(path, array.astype({array.dtype.name!r})), which changes no value."
         )
     return array
 
@@ -50,11 +60,20 @@ def read_matrix(path: Path) -> np.ndarray:
 def written_atomically(path: Path) -> Iterator[IO[bytes]]:
     """Open a file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    The file is opened at once, so that an unwritable place is an error before the work begins.
+    The file is opened at once, so that an unwritable place is an error before the work begins. For
+    `STDOUT` it is in memory, and written to stdout if the block succeeds.
 
     Raises:
-        FileError: `path` is a directory or a device, or cannot be written.
+        FileError: `path` is a directory or a device, or cannot be written; or stdout is a terminal.
     """
+    if path == STDOUT:
+        if sys.stdout.isatty():
+            raise FileError("-o - writes a .npy file to stdout, which is a terminal; redirect it.")
+        buffer = BytesIO()
+        yield buffer
+        sys.stdout.buffer.write(buffer.getbuffer())
+        sys.stdout.buffer.flush()
+        return
     target = path.resolve()
     if os.path.exists(target) and not os.path.isfile(target):  # never raise, as Path's do
         kind = "a directory" if os.path.isdir(target) else "not a regular file"

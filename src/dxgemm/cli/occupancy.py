@@ -48,12 +48,12 @@ def occupancy(
     """Work out how many blocks of a rung an SM holds at once, and what limits them."""
     implementation = find_rung(rung, dtype)
     problem = dtype.problem(SHOWN_SIZE)
-    require_support(implementation, problem)
     chosen = find_config(implementation, config, dtype)
     arch = arch or default_arch()
     limits = sm_limits(arch)
     if limits is None:
         raise UnknownSmError(f"the limits of an SM of {arch!r} are not known; try --arch sm_90a.")
+    require_support(implementation, problem, arch)
     record = obtain_kernel(implementation.spec_for(chosen, problem), arch).record
     result = calculate(limits, record.threads, record.registers, record.smem_bytes)
     if as_json:

@@ -19,8 +19,9 @@ def note(text: str) -> None:
     typer.echo(f"dxgemm: {' '.join(text.split())}", err=True)
 
 
-def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str))
+def print_json(value: Any, *, is_remark: bool = False) -> None:
+    """Print on stdout; or on stderr, as a remark, where stdout has other bytes."""
+    typer.echo(json.dumps(value, indent=2, default=str), err=is_remark)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -11,6 +11,7 @@ import typer
 
 import dxgemm
 from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
+from dxgemm.cli.device import require_gpu
 from dxgemm.cli.output import JsonOption, note, print_json
 from dxgemm.cli.rungs import (
     SHOWN_SIZE,
@@ -23,7 +24,7 @@ from dxgemm.cli.rungs import (
     require_support,
 )
 from dxgemm.cli.timing import array_module, to_dtype
-from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning.measure import random_operands
 
 EXPLANATION = """\
@@ -59,13 +60,12 @@ def profile(
     if once:
         launch_once(implementation, config, dtype, size)
         return
+    require_gpu("profiling")
     command = profile_command(implementation.name, config, dtype, size)
     ncu = shutil.which("ncu")
     values: dict[str, float] = {}
     if ncu is None:
         note("ncu is not on the PATH: it comes with the CUDA toolkit, as Nsight Compute.")
-    elif problem := probe().problem:
-        note(problem)
     else:
         (values,) = measure(ncu_command(command, ncu=ncu, as_csv=True))
     if as_json:

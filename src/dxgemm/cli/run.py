@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
 
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.matrices import read_matrix, written_atomically
+from dxgemm.cli.matrices import STDOUT, read_matrix, written_atomically
 from dxgemm.cli.output import JsonOption, print_json
+from dxgemm.epilogues import Epilogue, catalogue
+from dxgemm.errors import EpilogueError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.arguments import Precision, check_name
 
 # Multiply-adds of the simulator per second, roughly, and the most without --allow-slow.
 SIMULATED_PER_S = 50_000
 MAX_SIMULATED = 2_000_000
+
+
+def _number(text: Any) -> Any:
+    """Read a number: an integer keeps all its digits."""
+    for kind in (int, float, complex):
+        try:
+            return kind(str(text))
+        except ValueError:
+            continue
+    raise typer.BadParameter(f"{text!r} is no number, such as 2, 0.5 or 1+2j")
+
+
+def _number_option(of: str) -> Any:
+    return typer.Option(parser=_number, metavar="NUMBER", help=f"Factor of {of}; may be 1+2j.")
 
 
 class TooSlowError(dxgemm.DxgemmError, ValueError):
@@ -32,10 +49,19 @@ def run(
     ] = None,
     *,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="OUT.npy", help="May be one of the inputs.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="OUT.npy", help="May be one of the inputs; - for stdout."
+        ),
     ],
-    alpha: Annotated[float, typer.Option(help="Factor of A @ B.")] = 1.0,
-    beta: Annotated[float, typer.Option(help="Factor of C.")] = 0.0,
+    alpha: Annotated[Any, _number_option("A @ B")] = 1,
+    beta: Annotated[Any, _number_option("C")] = 0,
+    epilogue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of dxgemm.epilogues, such as relu.")
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20, 3m.")
+    ] = None,
     implementation: Annotated[
         str | None, typer.Option(help="A name from `dxgemm implementations`.")
     ] = None,
@@ -45,12 +71,17 @@ def run(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute alpha * A @ B + beta * C from .npy files of float32, float64, or int8 (C int32)."""
+    """Compute alpha * A @ B + beta * C from .npy files of any dtype that `dxgemm.gemm` takes."""
     a, b = read_matrix(a_path), read_matrix(b_path)
     c = read_matrix(c_path) if c_path is not None else None
     enable_simulator_without_gpu()
     with written_atomically(output) as file:
-        plan = dxgemm.plan(a, b, c, alpha, beta, implementation=implementation)
+        plan = dxgemm.plan(
+            *(a, b, c, alpha, beta),
+            epilogue=None if epilogue is None else _ready_epilogue(epilogue),
+            precision=cast(Precision | None, precision),
+            implementation=implementation,
+        )
         explanation = plan.explain()
         if simulator_enabled() and not allow_slow:
             _refuse_hours(explanation)
@@ -59,6 +90,7 @@ def run(
         seconds = time.perf_counter() - start
         np.save(file, result)
 
+    is_on_stdout = output == STDOUT
     if as_json:
         print_json(
             {
@@ -71,14 +103,32 @@ def run(
                 "config": explanation.config,
                 "device": explanation.work.device,
                 "seconds": seconds,
-            }
+            },
+            is_remark=is_on_stdout,
         )
         return
     copies = "" if simulator_enabled() else ", copies to and from it included"
+    formula = _formula(alpha, a, b, beta, c)
+    formula = formula if epilogue is None else f"{epilogue}({formula})"
+    where = "stdout" if is_on_stdout else output
     typer.echo(
-        f"{output}: {_shape_text(result)} {result.dtype} = {_formula(alpha, a, b, beta, c)}\n"
-        f"by {explanation.choice.kernel} on {explanation.work.device} in {seconds:.3g} s{copies}"
+        f"{where}: {_shape_text(result)} {result.dtype} = {formula}\n"
+        f"by {explanation.choice.kernel} on {explanation.work.device} in {seconds:.3g} s{copies}",
+        err=is_on_stdout,
     )
+
+
+def _ready_epilogue(name: str) -> Epilogue:
+    """Find an epilogue of the catalogue that needs no operand."""
+    ready = {
+        entry.name: entry
+        for entry in vars(catalogue).values()
+        if isinstance(entry, Epilogue)
+        and not entry.outputs
+        and all(parameter.default for parameter in entry.parameters)
+    }
+    check_name("epilogue", name, tuple(ready), EpilogueError)
+    return ready[name]
 
 
 def _refuse_hours(explanation: dxgemm.Explanation) -> None:
@@ -99,12 +149,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def _formula(alpha: float, a: np.ndarray, b: np.ndarray, beta: float, c: np.ndarray | None) -> str:
+def _formula(alpha: Any, a: np.ndarray, b: np.ndarray, beta: Any, c: np.ndarray | None) -> str:
     product = f"{_factor(alpha)}{_shape_text(a)} @ {_shape_text(b)}"
     return product if beta == 0 or c is None else f"{product} + {_factor(beta)}{_shape_text(c)}"
 
 
-def _factor(value: float) -> str:
+def _factor(value: Any) -> str:
     return "" if value == 1 else f"{value} * ".replace(".0 ", " ")
 
 

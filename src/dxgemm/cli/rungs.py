@@ -107,14 +107,14 @@ def find_config(rung: Handwritten, text: str | None, arithmetic: Arithmetic) -> 
     return found[0]
 
 
-def require_support(rung: Handwritten, problem: Problem) -> None:
-    """Raise unless the rung computes the problem.
+def require_support(rung: Handwritten, problem: Problem, arch: str | None = None) -> None:
+    """Raise unless the rung computes the problem, on an architecture if one is named.
 
     Raises:
         UnsupportedProblemError: it does not; the message has the reason.
     """
-    reason = rung.supports(problem)
-    if reason is not None:
+    reason = rung.supports(problem) or (arch and rung.runs_on(arch))
+    if reason:
         raise dxgemm.errors.UnsupportedProblemError(f"{rung.name} cannot compute this: {reason}.")
 
 

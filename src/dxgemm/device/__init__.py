@@ -3,3 +3,7 @@
 from dxgemm.device.tile import Tile, tile
 
 __all__ = ["Tile", "tile"]
+
+
+def __dir__() -> list[str]:
+    return __all__

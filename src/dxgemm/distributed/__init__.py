@@ -50,3 +50,7 @@ def __getattr__(name: str) -> Any:
     home = "tensors" if name == "gemm" else "functions"
     found = globals()[name] = getattr(import_module(f"dxgemm.distributed.{home}"), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return __all__

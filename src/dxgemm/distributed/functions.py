@@ -11,7 +11,8 @@ import torch
 from dxgemm.distributed.calls import Call
 from dxgemm.distributed.gradients import compute_with_gradients
 from dxgemm.distributed.schedule import GATHER, METHODS, REDUCE, SCATTER
-from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import (
     DxgemmError,
     SettingError,

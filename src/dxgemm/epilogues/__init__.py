@@ -34,9 +34,9 @@ from dxgemm.epilogues.catalogue import (
     swiglu,
     tanh,
 )
-from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue, joined_shape
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.elementary import fast_tanh, logistic, normal_cdf
-from dxgemm.epilogues.function import Epilogue, epilogue, find_epilogue, refreshed
+from dxgemm.epilogues.function import Epilogue, epilogue
 from dxgemm.epilogues.inner_function import Inner, inner
 from dxgemm.epilogues.kinds import (
     ColumnVector,
@@ -45,10 +45,7 @@ from dxgemm.epilogues.kinds import (
     Parameter,
     RowVector,
     Scalar,
-    fits,
-    fitting_shapes,
 )
-from dxgemm.epilogues.reads import reads_parameter
 from dxgemm.epilogues.reduction import Reduction
 
 __all__ = [
@@ -64,7 +61,6 @@ __all__ = [
     "Scalar",
     "bias",
     "bias_column",
-    "bound_epilogue",
     "clamp",
     "dequantise",
     "dropout",
@@ -73,22 +69,16 @@ __all__ = [
     "fast_silu",
     "fast_swiglu",
     "fast_tanh",
-    "find_epilogue",
-    "fits",
-    "fitting_shapes",
     "geglu",
     "gelu",
     "gelu_tanh",
     "inner",
-    "joined_shape",
     "keep",
     "leaky_relu",
     "logistic",
     "magnitude",
     "normal_cdf",
     "phase",
-    "reads_parameter",
-    "refreshed",
     "relu",
     "residual",
     "scale",
@@ -100,3 +90,7 @@ __all__ = [
     "swiglu",
     "tanh",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

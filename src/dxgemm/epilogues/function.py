@@ -10,6 +10,8 @@ from types import FunctionType
 from typing import Any, overload
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from dxgemm.epilogues.chain import BoundEpilogue, shape_of
 from dxgemm.epilogues.host import host_function
 from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
@@ -145,6 +147,10 @@ class Epilogue(FunctionHolder):
         """
         bound: BoundEpilogue = self()
         return bound
+
+    def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Apply it, with all operands at their defaults: see `BoundEpilogue.on_host`."""
+        return self.bound.on_host(values, dtype)
 
     def current(self) -> Epilogue:
         """Epilogue of the function as its code is now: this one, unless that was replaced.

@@ -11,10 +11,11 @@ import numpy as np
 
 from dxgemm.epilogues.host import host_values
 from dxgemm.errors import EpilogueError, ShapeError, named_in_errors, shown
+from dxgemm.problem.arguments import check_flag
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
-VALUES, INDICES = "values", "indices"
+VALUES, INDICES, MEANS = "values", "indices", "means"
 INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64
 
 
@@ -47,11 +48,13 @@ class Reduction:
         axis: 1 for one result per row, 0 for one per column, None for one per matrix.
         count: number of smallest or largest values that are found.
         is_ranked: True if the results have a dimension of length `count`.
-        results: names of the results, of "values" and "indices".
+        results: names of the results, of "values" and "indices"; or "means", which are sums divided
+            by the number of elements.
         nan_first: True if NaN comes before all other values, False if after them.
         of_magnitudes: True if absolute values are compared.
         fused: True to reduce each tile in the block that computes it, False to store the matrix and
             reduce it by another kernel, None for the one that is predicted to be faster.
+        keepdims: True if the results keep a dimension of length 1 for each that is reduced.
         out: an array for each of `results`; empty to allocate them.
     """
 
@@ -64,6 +67,7 @@ class Reduction:
     nan_first: bool = True
     of_magnitudes: bool = False
     fused: bool | None = None
+    keepdims: bool = False
     out: tuple[Any, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +83,9 @@ class Reduction:
             raise EpilogueError(
                 f"gemm: k is {shown(self.count)}; pass an integer from 1 to {MOST_VALUES}."
             )
+        object.__setattr__(self, "keepdims", check_flag("keepdims", self.keepdims))
+        if self.fused is not None:
+            object.__setattr__(self, "fused", check_flag("fused", self.fused))
         if len(self.out) not in (0, len(self.results)):
             listed = " and ".join(self.results)
             raise EpilogueError(
@@ -117,9 +124,12 @@ class Reduction:
     def shapes(self, m: int, n: int, batch: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Shapes of the results of m x n matrices, by name; batch is () or (matrices,)."""
         rank = (self.count,) if self.is_ranked else ()
-        shape = {None: (*batch, *rank), 0: (*batch, *rank, n), 1: (*batch, m, *rank)}[self.axis]
+        kept = (1,) if self.keepdims else ()
+        line = rank or kept  # the results of a row, or of a column
+        whole = (*batch, *kept, *line)
+        shape = {None: whole, 0: (*batch, *line, n), 1: (*batch, m, *line)}[self.axis]
         pair = (2,) if self.axis is None else ()
-        shapes = {VALUES: shape, INDICES: (*shape, *pair)}
+        shapes = {VALUES: shape, MEANS: shape, INDICES: (*shape, *pair)}
         return {name: shapes[name] for name in self.results}
 
     def dtypes(self, dtype: str) -> dict[str, str]:
@@ -127,7 +137,8 @@ class Reduction:
         value = reduced_dtype(dtype)
         if value in INTEGERS and self.kind not in SORTED:
             value = "int64" if self.kind == "sum" else "float64"
-        dtypes = {VALUES: value, INDICES: "int64"}
+        mean = "float64" if value == "int64" else value
+        dtypes = {VALUES: value, MEANS: mean, INDICES: "int64"}
         return {name: dtypes[name] for name in self.results}
 
     def partial_dtype(self, dtype: str) -> str:
@@ -160,34 +171,44 @@ class Reduction:
         self.check_sizes(m, n, math.prod(batch))
         if values.dtype.kind == "c" and self.takes_magnitudes:
             values = np.abs(values)
-        dtypes = self.dtypes(values.dtype.name)
+        shapes, dtypes = self.shapes(m, n, tuple(batch)), self.dtypes(values.dtype.name)
         if values.dtype.itemsize == 2:
             values = values.astype(np.float32)
         axis = -1 if self.axis == 1 else -2
         if self.axis is None:
             values, axis = values.reshape(*batch, m * n), -1
         if self.kind not in SORTED:
-            kept = np.complex128 if values.dtype.kind == "c" else np.float64
-            wide = values.astype(np.int64 if dtypes[VALUES] == "int64" else kept)
-            if self.kind == "squares":
-                totals = np.sqrt(np.sum(wide * wide, axis=axis))
-            elif self.kind == "exponentials":
-                totals = np.logaddexp.reduce(wide, axis=axis)
-            else:
-                totals = np.sum(wide, axis=axis)
-            return np.asarray(totals).astype(dtypes[VALUES])
-        if values.size == 0:
-            shapes = self.shapes(m, n, tuple(batch))
-            return self.packed([np.empty(shapes[name], dtypes[name]) for name in shapes])
+            results = dict.fromkeys(self.results, self._totals(values, axis))
+        elif values.size == 0:
+            results = {name: np.empty(shapes[name]) for name in self.results}
+        else:
+            results = self._best(values, axis)
+            if self.axis is None:
+                results[INDICES] = np.stack(np.divmod(results[INDICES], n), axis=-1)
+        arrays = (results[name].reshape(shapes[name]).astype(dtypes[name]) for name in self.results)
+        return self.packed(tuple(arrays))
+
+    def _totals(self, values: np.ndarray, axis: int) -> np.ndarray:
+        """Sums, means, norms or logarithms of sums."""
+        kept = np.complex128 if values.dtype.kind == "c" else np.float64
+        is_integer = self.kind == "sum" and values.dtype.kind == "i"
+        wide = values.astype(np.int64 if is_integer else kept)
+        if self.kind == "exponentials":
+            return np.asarray(np.logaddexp.reduce(wide, axis=axis))
+        if self.kind == "squares":
+            return np.asarray(np.sqrt(np.sum(wide * wide, axis=axis)))
+        totals = np.asarray(np.sum(wide, axis=axis))
+        if self.results != (MEANS,):
+            return totals
+        with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
+            return np.asarray(totals / np.float64(values.shape[axis]))
+
+    def _best(self, values: np.ndarray, axis: int) -> dict[str, np.ndarray]:
+        """Smallest or largest values and their indices."""
         if self.of_magnitudes:
             values = np.abs(values)
         order = np.take(self._sorted(values, axis), range(self.count), axis=axis)
-        results = {VALUES: np.take_along_axis(values, order, axis), INDICES: order}
-        if not self.is_ranked:
-            results = {name: np.asarray(np.take(array, 0, axis)) for name, array in results.items()}
-        if self.axis is None:
-            results[INDICES] = np.stack(np.divmod(results[INDICES], max(n, 1)), axis=-1)
-        return self.packed([results[name] for name in self.results])
+        return {VALUES: np.take_along_axis(values, order, axis), INDICES: order}
 
     def _sorted(self, values: np.ndarray, axis: int) -> np.ndarray:
         """Indices that sort values; equal ones keep their order."""

@@ -21,3 +21,7 @@ except ImportError as error:
 from dxgemm.jax.functions import gemm
 
 __all__ = ["gemm"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -26,7 +26,7 @@ def gemm(
     b: Any,
     c: Any = None,
     alpha: float = 1.0,
-    beta: float = 0.0,
+    beta: float = 1.0,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
@@ -38,8 +38,9 @@ def gemm(
     Args:
         a: (m, k) or (batch, m, k), float32, float64, float16, bfloat16 or int8.
         b: (k, n) or (batch, k, n), dtype of a. A matrix serves all of a batch.
-        c: (m, n) or (batch, m, n), dtype of the result; None for none. It is read, not written.
-        alpha, beta: Python numbers, part of what is compiled.
+        c: (m, n) or (batch, m, n), dtype of the result; None for none. It is only read, and with
+            beta 1, the default, added as it is; `dxgemm.gemm` writes its c, so beta is 0 there.
+        alpha, beta: Python numbers, part of what is compiled. beta is ignored if there is no c.
         transpose_a, transpose_b: True for an a of (k, m) or a b of (n, k): A or B is its transpose,
             which is read where it lies. XLA copies a transpose that it is asked for.
         precision, batch_invariant: as `dxgemm.gemm` takes them.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
-from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
+from dxgemm.epilogues.reduction import INDICES, MEANS, VALUES, Reduction, reduced_dtype
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.lower.product import lower_product
@@ -51,7 +51,7 @@ def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bo
     if reduction.axis == 0:
         steps.reverse()  # ranks come first
     line = steps.pop(0) if reduction.axis is not None else 0
-    rank = steps.pop(0) if reduction.is_ranked else 0
+    rank = steps.pop() if reduction.is_ranked else 0  # a kept dimension may come first
     return ResultArray(layout.dtype, Strides(batch, line, rank), pair)
 
 
@@ -186,6 +186,9 @@ class _Lowering:
                 values += [Symbol(address) + pair, *array.strides, self._columns]
         if is_whole and INDICES in self._results:
             arrays.append(FusedOperand("number", "int64"))
+        if MEANS in self._results:
+            arrays.append(FusedOperand("number", "int64"))
+            values.append(self._length)
         end = merge_partials.WHOLE if is_whole else merge_partials.LINES
         self._add_merging(partials, arrays, (end, " ".join(self._results)), values)
 
@@ -260,6 +263,12 @@ class _Lowering:
         """Bytes from the matrix to each of its parts, which are reduced alike."""
         dtype = self._problem.out_dtype
         return (0, ITEM_SIZES[dtype] // 2) if dtype in COMPLEX_PARTS else (0,)
+
+    @property
+    def _length(self) -> int:
+        """Number of elements that are reduced to each result."""
+        m, n = self._problem.m, self._problem.n
+        return {None: m * n, 0: m, 1: n}[self._reduction.axis]
 
     @property
     def _columns(self) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import Any
+
+import numpy as np
 
 # Complex dtypes, which only `gemm` and its kin take, and those of their parts.
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS as COMPLEX_PARTS  # re-exported
@@ -94,6 +97,13 @@ def modulus_of(precision: str | None) -> int:
         return 0
     digits = precision.removeprefix(MODULO)
     return int(digits) if digits.isdecimal() else 0
+
+
+def dtype_name(dtype: Any) -> Any:
+    """Name of a dtype of NumPy or torch; anything else as it is."""
+    if isinstance(dtype, np.dtype | type):
+        return np.dtype(dtype).name
+    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
 
 
 def product_dtype(a: str, b: str) -> str | None:

@@ -22,8 +22,8 @@ def require_gpu() -> None:
     status = probe()
     if status.problem:
         raise GpuUnavailableError(
-            f"{status.problem} Without a GPU, small problems run on numba's simulator: set "
-            "NUMBA_ENABLE_CUDASIM=1 before Python starts."
+            f"{status.problem} Without a GPU, small problems run on numba's simulator: call "
+            "dxgemm.simulate() first, or set NUMBA_ENABLE_CUDASIM=1 before Python starts."
         )
 
 

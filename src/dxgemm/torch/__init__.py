@@ -30,3 +30,7 @@ __all__ = [
     "Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul",
     "scaled_mm",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -11,6 +11,8 @@ import torch
 import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm.epilogues import BoundEpilogue, Epilogue, Integer, Matrix, Scalar, dropout
+from dxgemm.epilogues.function import find_epilogue
+from dxgemm.epilogues.reads import reads_parameter
 from dxgemm.torch.activations import ACTIVATIONS, Activation
 
 
@@ -72,7 +74,7 @@ def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epil
             raise errors.EpilogueError(
                 f"derivative: {made!r} must have the operands of {of!r}, of the same kinds."
             )
-        reads = 0 if epilogues.reads_parameter(made.recorded, 0) else None
+        reads = 0 if reads_parameter(made.recorded, 0) else None
         _derivatives(of)[operand] = Derivative(partial(_apply, made), reads)
         return made
 
@@ -138,7 +140,7 @@ apply_operator.register_autograd(_applied_backward, setup_context=_save_applied)
 
 def find_stages(keys: str) -> list[Epilogue]:
     """Find the epilogues of a chain, whose keys are the lines of a text."""
-    return [epilogues.find_epilogue(key) for key in keys.split("\n")]
+    return [find_epilogue(key) for key in keys.split("\n")]
 
 
 def share_out(

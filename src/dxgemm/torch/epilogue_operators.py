@@ -17,6 +17,9 @@ import torch
 import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm.epilogues import BoundEpilogue, Epilogue, Parameter
+from dxgemm.epilogues.chain import joined_shape
+from dxgemm.epilogues.function import refreshed
+from dxgemm.epilogues.kinds import fits, fitting_shapes
 from dxgemm.torch.derivatives import (
     IDENTITY,
     bind,
@@ -164,10 +167,10 @@ def _empty_fused(
     for (_, entry), operand in zip(_list_arrays(find_stages(keys)), operands, strict=True):
         label = f"epilogue {entry.epilogue}: {entry.name}"
         check_devices("gemm", {"a": a, label: operand})
-        if not epilogues.fits(entry, operand.shape, m, n, batch):
+        if not fits(entry, operand.shape, m, n, batch):
             raise errors.ShapeError(
                 f"gemm: {label} is {tuple(operand.shape)}, but {entry.meaning} for a result of "
-                f"{tuple(out.shape)} has shape {epilogues.fitting_shapes(entry, m, n, batch)}."
+                f"{tuple(out.shape)} has shape {fitting_shapes(entry, m, n, batch)}."
             )
     return out, [torch.empty_like(out) for _ in kept]
 
@@ -247,11 +250,11 @@ fused_operator.register_autograd(_fused_backward, setup_context=_save_fused)
 
 
 # In a graph chains are joined without what is for kernels; the operator binds them anew.
-@torch.compiler.substitute_in_graph(epilogues.refreshed)
+@torch.compiler.substitute_in_graph(refreshed)
 def _leave_stage(stage: Epilogue) -> Epilogue:
     return stage
 
 
-@torch.compiler.substitute_in_graph(epilogues.joined_shape)
+@torch.compiler.substitute_in_graph(joined_shape)
 def _leave_shape(left: BoundEpilogue, right: BoundEpilogue) -> BoundEpilogue | None:
     return None

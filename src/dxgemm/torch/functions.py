@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from dxgemm import epilogues
-from dxgemm.epilogues import BoundEpilogue, Epilogue, Inner, bound_epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue, Inner
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import SettingError, UnsupportedProblemError
 from dxgemm.problem.arguments import Triangular, check_flag, check_triangular
 from dxgemm.torch.activations import find_activation
@@ -108,7 +109,9 @@ def gemm(
             any strides. Complex products take no epilogue.
         b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
             the batch.
-        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
+        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none. It is only
+            read, and with beta 1, the default, added as it is; `dxgemm.gemm` writes its c, so beta
+            is 0 there.
         alpha, beta: real numbers. beta is ignored if there is no c.
         epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
             for none. Outputs, pairs of columns and reductions are not taken.

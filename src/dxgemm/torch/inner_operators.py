@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 import dxgemm
-from dxgemm import epilogues, errors, inners
+from dxgemm import errors, inners
 from dxgemm.epilogues import Inner
+from dxgemm.epilogues.function import find_epilogue
 from dxgemm.torch.product_operators import empty_product
 
 MOST_PLACES = 2**24  # that a float32 counts
@@ -94,7 +95,7 @@ _in_graphs: dict[str, Any] = {}
 
 @torch.compiler.assume_constant_result
 def _keep_for_graphs(key: str) -> None:
-    _in_graphs.setdefault(key, epilogues.find_epilogue(key))
+    _in_graphs.setdefault(key, find_epilogue(key))
 
 
 def _check_differentiable(key: str, name: str) -> None:
@@ -111,7 +112,7 @@ def inner_operator(
 ) -> torch.Tensor:
     """Compute it; c begins its totals. With is_wide, results of half precision are float32."""
     out = _empty_inner(a, b, c, key, is_wide)
-    inner = epilogues.find_epilogue(key)
+    inner = find_epilogue(key)
     dxgemm.gemm(a, b, c, beta=0.0 if c is None else 1.0, out=out, inner=inner)
     return out
 
@@ -128,7 +129,7 @@ def _empty_inner(
 def _save_inner(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, c, key, _ = inputs
     if any(x is not None and x.requires_grad for x in (a, b, c)):
-        _check_differentiable(key, epilogues.find_epilogue(key).name)
+        _check_differentiable(key, find_epilogue(key).name)
     ctx.key = key
     ctx.save_for_backward(a, b)
 
