@@ -51,6 +51,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "cache.md": suite_text(gpus, "build_time"),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
+        DOCS / "fp8.md": suite_text(gpus, "fp8"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),
         DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),

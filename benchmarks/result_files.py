@@ -26,6 +26,7 @@ SUITES = (
     "integers",
     "einsum",
     "inner",
+    "fp8",
     "device",
     "precision",
     "accuracy",

@@ -479,6 +479,24 @@ def distributed(results: Results) -> list[Part]:
     )
 
 
+def fp8(results: Results) -> list[Part]:
+    """TFLOP/s by kind of scales, and of sums of whole operands."""
+    kinds = {"tensor": "one", "row": "rows", "block": "blocks"}
+    labels = [
+        SIZE,
+        ("layout", lambda row: " ".join(row["layout"].split("_")[:2])),
+    ]
+    columns = []
+    for scales, text in kinds.items():
+        for precision in (None, "fast"):
+            of = where(scales=scales, precision=precision)
+            if any(map(of, extras(results))):
+                name = f"{text}, {precision}" if precision else text
+                columns.append((f"{name}, TFLOP/s", cell("tflops", of)))
+                columns.append(("x cuBLASLt", times("vs_rival", of)))
+    return pivot("By scales:", extras(results), labels, columns)
+
+
 def build_time(results: Results) -> list[Part]:
     """Seconds of each step of a process, of several dtypes and kernels the most."""
     labels = [("step", get("step")), ("kernel", get("implementation"))]
@@ -499,6 +517,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "triangular": [summary],
     "complex": [summary],
     "distributed": [distributed],
+    "fp8": [fp8],
     "precision": [precision_rates, precision_refusals],
     "accuracy": [accuracy_summary],
 }

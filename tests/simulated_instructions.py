@@ -20,13 +20,18 @@ from sparse_operands import WARP, Block, bits_of, this_thread, values_of
 import dxgemm.handwritten.parts as parts
 from dxgemm.handwritten.parts import intrinsics
 from dxgemm.handwritten.parts import simulated_memory as memory
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.handwritten.parts.simulated_integers import Int32, low_word
 
 CHUNK = 16  # bytes that a swizzle moves together
 KINDS = {
     "f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
 }  # fmt: skip
-_STORED = {"f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8}
+_STORED = {
+    "f16": np.uint16, "bf16": np.uint16, "tf32": np.float32, "s8": np.int8, "u8": np.uint8,
+    "e4m3": np.uint8, "e5m2": np.uint8,
+}  # fmt: skip
 FIRST_MAP = 2**61  # made-up addresses of tensor maps
 maps: dict[int, tuple[Any, Any]] = {}  # operand and tensor map, by the map's made-up address
 names: dict[str, int] = {}  # addresses of the maps that are parameters
@@ -129,7 +134,8 @@ def _operand(descriptor: Any, high: int, lines: np.ndarray, kind: str, across: b
     """Rows of a, or columns of b, of one step that a descriptor points to, as wgmma reads them."""
     address, leading = (int(descriptor) & 0x3FFF) * 16, (int(descriptor) >> 16 & 0x3FFF) * 16
     row_bytes = {1: 128, 2: 64, 3: 32}[high >> 30 & 3]
-    item, depth = np.dtype(_STORED[kind]).itemsize, {"tf32": 8, "s8": 32, "u8": 32}.get(kind, 16)
+    item = np.dtype(_STORED[kind]).itemsize
+    depth = 32 // item
     lines, k = lines[:, None], np.arange(depth)[None, :]
     if across:
         width = row_bytes // item
@@ -226,15 +232,17 @@ def _unpacked(kind: str, registers: Any) -> np.ndarray:
     words = np.asarray(registers, np.int32)
     if kind == "tf32":
         return words.view(np.float32).astype(float)[..., None]
-    raw = words[..., None].view({"int8": np.int8}.get(kind, np.uint16))
+    stored = {"int8": np.int8, **dict.fromkeys(FLOAT8_KINDS, np.uint8)}.get(kind, np.uint16)
+    raw = words[..., None].view(stored)
     return values_of(raw, kind).astype(float)
 
 
 def mma_tile(kind: str, acc: Any, left: Any, right: Any) -> Any:
     lanes, record = Block.now.exchange((left, right))
     if "product" not in record:
-        a = _unpacked(kind, [lane[0] for lane in lanes])  # lane, register, element
-        b = _unpacked(kind, [lane[1] for lane in lanes])
+        of_a, _, of_b = kind.partition(" ")
+        a = _unpacked(of_a, [lane[0] for lane in lanes])  # lane, register, element
+        b = _unpacked(of_b or of_a, [lane[1] for lane in lanes])
         width = a.shape[-1]
         rows, columns = len(left) // 4, len(right) // 2
         a = a.reshape(8, 4, rows, 2, 2, width)  # group, member, block, half of k, rows 8 on, e
@@ -271,13 +279,19 @@ def unpack_pair(kind: str, pair: Any) -> tuple[Any, ...]:
     return tuple(map(np.float32, values_of(halves, KINDS[kind])))
 
 
-def pack_quad(*values: Any) -> Any:
+def pack_quad(kind: str, *values: Any) -> Any:
+    if kind != "s8":
+        from dxgemm.handwritten.parts.widening import NARROW
+
+        codes = [NARROW[KINDS[kind]](np.float32(value)) for value in values]
+        return np.array(codes, np.uint8).view(np.int32)[0]
     rounded = np.clip(np.rint(np.asarray(values, float)), -128, 127).astype(np.int8)
     return rounded.view(np.int32)[0]
 
 
 def store_byte(address: Any, word: Any) -> None:
-    memory.store_global(address, 0, (np.int32(word).astype(np.int8),))
+    operand, _ = memory._elements(address, 1)
+    memory.store_global(address, 0, (np.int32(word).astype(operand.dtype),))
 
 
 def _found(address: Any) -> tuple[Any, int, int]:

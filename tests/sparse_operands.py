@@ -18,8 +18,10 @@ from numba import cuda
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator import kernelapi
 
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
 from dxgemm.problem.layout import offset_range
+from dxgemm.runtime.arrays import numpy_dtype
 from dxgemm.runtime.turn_taking import TurnTakingBlock, TurnTakingThread, reused_threads
 
 MOST_ROUNDS = 100_000  # turns of all threads, before they count as waiting for each other
@@ -38,6 +40,8 @@ def bits_of(values: Any, dtype: str) -> Any:
         return np.asarray(values, np.float16).view(np.uint16)
     if dtype == "bfloat16":
         return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if dtype in FLOAT8_KINDS:
+        return np.asarray(values, np.float32).astype(numpy_dtype(dtype)).view(np.uint8)
     return np.asarray(values, dtype)
 
 
@@ -47,6 +51,8 @@ def values_of(bits: Any, dtype: str) -> Any:
         return np.asarray(bits, np.uint16).view(np.float16).astype(float)
     if dtype == "bfloat16":
         return (np.asarray(bits, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(float)
+    if dtype in FLOAT8_KINDS:
+        return np.asarray(bits, np.uint8).view(numpy_dtype(dtype)).astype(float)
     return np.asarray(bits, dtype).astype(np.result_type(dtype, np.int64))
 
 

@@ -109,6 +109,7 @@ print(kernel.record.stack_bytes, kernel.ptx.count("m8n8k4"))
 """
 
 
+@pytest.mark.long_build
 def test_the_ptx_of_a_family_is_the_same(run_python):
     """Each architecture's own, were it made: the build makes that of the first alone.
 

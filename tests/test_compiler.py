@@ -177,6 +177,7 @@ print(built.record.stack_bytes, built.ptx.count("m8n8k4"))
 """
 
 
+@pytest.mark.long_build
 def test_float64_on_tensor_cores_before_hopper(run_python):
     """The emulated product's native one has all of tensor_core."""
     stack_bytes, quarters = map(int, run_python(NATIVE).split())
@@ -195,6 +196,7 @@ for name in ("double_buffer", "widening_tile"):
 """
 
 
+@pytest.mark.long_build
 def test_kernels_for_turing(run_python):
     assert run_python(FOR_TURING).split() == ["0", "0"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 LINKED_FOR_HOPPER = """
 from io import BytesIO
 import other_arch
@@ -24,6 +26,7 @@ assert spec.key("sm_80") != key
 """
 
 
+@pytest.mark.long_build
 def test_the_ptx_is_that_of_the_architecture_and_the_cubin_that_of_the_gpu(run_python, request):
     run_python(LINKED_FOR_HOPPER, PYTHONPATH=str(request.path.parent))
 

@@ -102,5 +102,6 @@ assert len(texts[0]) > 1000 and texts[0] == texts[1]
 """
 
 
+@pytest.mark.long_build
 def test_a_kernel_has_the_same_ptx(run_python):
     run_python(COMPILE_TWICE)

@@ -155,5 +155,6 @@ for config in implementation.configs(dtype):
 """
 
 
+@pytest.mark.long_build
 def test_as_many_blocks_with_a_tile_a_warp_fit_as_are_asked_for(run_python):
     run_python(COMPILE_WARPS)

@@ -125,6 +125,7 @@ class Subject:
 
 INT8 = (("out_dtype", "int32"),)
 TF32 = (("precision", "tf32"),)
+FLOAT8, EIGHT_BITS = "float8_e4m3fn", (("out_dtype", "float32"),)
 K_MAJOR = ("row", "col", "row", "col")
 SUBJECTS = (
     *(
@@ -143,6 +144,7 @@ SUBJECTS = (
     Subject("wgmma", HALF, k=64, few=8, orders=("row", "col", "col", "row")),
     Subject("wgmma", "int8", k=128, few=16, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),
     Subject("wgmma", k=32, few=8, orders=("col", "col", "row", "row"), options=TF32),
+    Subject("wgmma_float8", FLOAT8, k=128, few=16, orders=K_MAJOR, options=EIGHT_BITS),
     Subject("skinny_wgmma", HALF, k=64, few=8, orders=("row", "col", "row", "row")),
     Subject("skinny_wgmma", "int8", k=64, few=8, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),
     Subject("skinny_shifted", HALF, k=33, few=7, orders=("row", "col", "row", "row")),
@@ -153,6 +155,10 @@ SUBJECTS = (
     Subject("half_batch", HALF, kinds=("rows", "matrices", "strides"), most_line=2**21),
     Subject("tensor_tile", HALF, k=64, few=8, orders=("row", "col", "col", "row")),
     Subject("tensor_tile", "int8", k=64, few=16, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),
+    Subject(
+        "tensor_tile_float8", FLOAT8, k=128, few=16, orders=K_MAJOR, options=EIGHT_BITS,
+        kinds=TWO_KINDS,
+    ),
     Subject("shifted_tile", HALF, k=33, few=7),
     Subject("shifted_tile", "int8", k=33, few=7, options=INT8, kinds=TWO_KINDS),
     Subject("complex_batch", "complex64"),

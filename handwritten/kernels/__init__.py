@@ -3,6 +3,8 @@
 tuned                       float32 and float64, rung 12 of the ladder
 tensor_core, tensor_core_tf32   float64 and tf32 on tensor cores, rung 13
 wgmma                       half precision and tf32 on Hopper, rung 14
+wgmma_float8                float8 on Hopper, with promoted sums and scales of blocks
+tensor_tile_float8          float8 from Ada on, with promoted sums
 small_batch, tensor_batch   batches of small matrices
 half_batch                  the same in float16 and bfloat16
 complex_batch               the same in complex64 and complex128, as they lie

@@ -19,7 +19,8 @@ from dxgemm.handwritten.parts.k_ranges import LOWER
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 STEPS = 4  # rows of a thread, and elements of each
-ONES = {"float16": 0x3C00, "bfloat16": 0x3F80}  # bits of 1
+# Bits of 1.
+ONES = {"float16": 0x3C00, "bfloat16": 0x3F80, "float8_e4m3fn": 0x38, "float8_e5m2": 0x3C}
 WORD_BITS = 32
 
 

@@ -4,11 +4,12 @@ Idea: grown from `tensor_core`. One thread, the producer, has TMA bring boxes of
 memory; two warpgroups, the consumers, multiply them by wgmma. Between them is a ring of stages,
 each with barriers for "full" and "empty". While a block stores a tile, it fetches the next one.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
-wgmma reads 16-bit operands K-major or MN-major, and int8 K-major. tf32 operands must be K-major in
+wgmma reads 16-bit operands K-major or MN-major, and bytes K-major. tf32 operands must be K-major in
 shared memory, but the left one may come from registers: an MN-major one is made the left, if need
 be of b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
-lies outside arrives as zeros. A stage is 128 bytes of k deep.
+lies outside arrives as zeros. A stage is 128 bytes of k deep. Sums of float8 stay in the tensor
+core, which keeps fewer bits of them than float32 has: `wgmma_float8` promotes them.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
 """
 
@@ -27,6 +28,13 @@ from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
 from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
+
+
+def supports(problem: Any) -> str | None:
+    """Reason why the kernel cannot take a problem; None if it can."""
+    if problem.dtype in operands.FLOAT8 and problem.precision != "fast":
+        return "its sums of float8 have fewer bits than float32; precision='fast' permits them"
+    return wgmma_layouts.supports(problem)
 
 
 def make_kernel(
@@ -95,9 +103,9 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),
     ),
-    dtypes=(*operands.HALVES, "float32", *operands.BYTES),
+    dtypes=(*operands.HALVES, "float32", *operands.BYTES, *operands.FLOAT8),
     only_arch=90,
-    supports=wgmma_layouts.supports,
+    supports=supports,
     variant=wgmma_layouts.variant,
     block_count=wgmma_layouts.block_count,
     tensor_maps=wgmma_layouts.tensor_maps,

@@ -1,14 +1,15 @@
-"""A tile of the result a thread, for half precision and integers of any dtypes in any layout.
+"""A tile of the result a thread, for narrow floats and integers of any dtypes in any layout.
 
-Idea: grown from `thread_tile_2d`. Elements are widened on their way into shared memory: halves to
-float32, integers to 32 bits, or 64 if they have as many. They are multiplied and summed in float32,
-int32, or int64 for results of 64 bits. Halves are rounded once, when they are stored; sums of
-integers wrap around, and bool is whether they are 0. With a modulus, elements are reduced when they
-are copied, and sums after every few products. The kernel lacks the speed of tensor cores, but has
-none of their constraints: it takes what kernels for them must decline.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out of halves in their
-dtype or in float32; of integers in any dtype of as many bits as the sums, and of bool in bool.
-With a modulus, it and its inverse in float64 are the last operands.
+Idea: grown from `thread_tile_2d`. Elements are widened on their way into shared memory: floats to
+float32, multiplied by the scale of their block if they have one; integers to 32 bits, or 64 if they
+have as many. They are multiplied and summed in float32, int32, or int64 for results of 64 bits.
+Floats are rounded once, when they are stored; sums of integers wrap around, and bool is whether
+they are 0. With a modulus, elements are reduced when they are copied, and sums after every few
+products. The kernel lacks the speed of tensor cores, but has none of their constraints: it takes
+what kernels for them must decline.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out of floats in
+bfloat16, float16 or float32; of integers in any dtype of as many bits as the sums, and of bool in
+bool. With a modulus, it and its inverse in float64 are the last operands.
 Constraints: those of `thread_tile_2d`; shared memory holds what is multiplied.
 Source: as `thread_tile_2d`; `modular`.
 """
@@ -23,25 +24,26 @@ import numpy as np
 
 from dxgemm.handwritten.ladder import thread_tile_2d
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.operands import HALVES
+from dxgemm.handwritten.parts.operands import FLOAT8, HALVES
 from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 SIGNED = ("int8", "int16", "int32", "int64")
 INTEGERS = (*SIGNED, *(f"u{dtype}" for dtype in SIGNED))
 MIXED = (*(f"{x} u{x}" for x in SIGNED[:3]), *(f"u{x} {x}" for x in SIGNED[:3]))
+FLOATS = (*HALVES, *FLOAT8)
 SUMS_OF_64_BITS = ("int64", "uint64")
 
 
 def held_dtype(factor: str) -> str:
     """Dtype in which elements of a or b are multiplied, before their products are widened."""
-    if factor in HALVES:
+    if factor in FLOATS:
         return "float32"
     return {"uint32": "uint32", "int64": "int64", "uint64": "int64"}.get(factor, "int32")
 
 
 def sums_dtype(dtype: str, out_dtype: str) -> str:
     """Dtype of sums."""
-    if dtype in HALVES:
+    if dtype in FLOATS:
         return "float32"
     return "int64" if out_dtype in SUMS_OF_64_BITS else "int32"
 
@@ -55,7 +57,7 @@ class Config(thread_tile_2d.Config):
     """
 
     def min_blocks(self, dtype: str) -> int:
-        is_short = dtype in HALVES or dtype in ("int8", "bool")
+        is_short = dtype in FLOATS or dtype in ("int8", "bool")
         return super().min_blocks("float32" if is_short else "int64")
 
     def padding(self, dtype: str) -> int:
@@ -97,11 +99,16 @@ def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
     return portion
 
 
-def make_copy(copies: int, factor: str, is_modular: bool) -> Callable[..., None]:
+def make_copy(
+    copies: int, factor: str, is_modular: bool, scale_of: Callable[..., Any] | None = None
+) -> Callable[..., None]:
     """A device function: copy so many elements of a thread, widened, into a tile of [k][outer].
 
-    (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus): elements
-    outside of outers x depth count as zero. The modulus is a pair of it and its inverse.
+    (smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus, origin):
+    elements outside of outers x depth count as zero. The modulus is a pair of it and its inverse.
+
+    Args:
+        scale_of: device function: (origin, outer, k) -> scale of an element; None for no scales.
     """
     from numba import int32
 
@@ -110,10 +117,12 @@ def make_copy(copies: int, factor: str, is_modular: bool) -> Callable[..., None]
 
     scalar = np.int32 if is_modular else np.dtype(held_dtype(factor)).type
     stored, residue_of = stored_type(factor), make_residue_of(factor)
-    widen = WIDEN.get(factor, scalar)
+    widen, is_scaled = WIDEN.get(factor, scalar), scale_of is not None
 
     @device
-    def copy(smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus):
+    def copy(
+        smem, data, index, index_step, outer, k, outer_step, k_step, outers, depth, modulus, origin
+    ):
         data = view_as(stored, data)
         for _ in range(copies):
             value = scalar(0)
@@ -122,6 +131,8 @@ def make_copy(copies: int, factor: str, is_modular: bool) -> Callable[..., None]
                     value = scalar(residue_of(data[index], modulus[0], modulus[1]))
                 else:
                     value = widen(data[index])
+                if is_scaled:
+                    value = value * scale_of(origin, outer, k)
             smem[k, outer] = value
             outer, k = int32(outer + outer_step), int32(k + k_step)
             index += index_step
@@ -139,6 +150,7 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
+    from dxgemm.handwritten.parts.block_scales import make_element_scales
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.inner import make_combine, make_take_c
@@ -154,6 +166,7 @@ def make_kernel(
     nearest, finish = make_nearest(), make_finish(out_dtype)
     scalar = np.dtype(sums).type
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
+    epilogue, (a_scale, b_scale) = make_element_scales(epilogue)
     find_tile = make_find_tile(config.tile_m, config.tile_n)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
@@ -166,8 +179,8 @@ def make_kernel(
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
-    copy_a = make_copy(tile_m * tile_k // threads, a_dtype, is_modular)
-    copy_b = make_copy(tile_n * tile_k // threads, b_dtype, is_modular)
+    copy_a = make_copy(tile_m * tile_k // threads, a_dtype, is_modular, a_scale)
+    copy_b = make_copy(tile_n * tile_k // threads, b_dtype, is_modular, b_scale)
     portion = make_portion(threads, tile_k)
 
     @device
@@ -227,11 +240,11 @@ def make_kernel(
             depth: int32 = min(left, tile_k)
             copy_a(
                 a_smem, a.data, a_index, a_index_step, a_row, a_k, a_row_step, a_k_step, rows,
-                depth, modulus,
+                depth, modulus, (extra, matrix, tile_row, k - left),
             )  # fmt: skip
             copy_b(
                 b_smem, b.data, b_index, b_index_step, b_col, b_k, b_col_step, b_k_step, cols,
-                depth, modulus,
+                depth, modulus, (extra, matrix, tile_col, k - left),
             )  # fmt: skip
             a_index += tile_k * a.col
             b_index += tile_k * b.row
@@ -289,12 +302,13 @@ KERNEL = Kernel(
         Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
     ),
     simulator_configs=(Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),),
-    dtypes=(*HALVES, "bool", *INTEGERS, *MIXED),
+    dtypes=(*FLOATS, "bool", *INTEGERS, *MIXED),
     variant=variant,
     takes_pairs=True,
     takes_inner=True,
     takes_masks=True,
     quantises=True,
+    takes_block_scales=True,
     widens=True,
     takes_modulus=True,
 )

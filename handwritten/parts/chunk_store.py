@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts.addend import KINDS, make_plus_c_at
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, ITEM_BYTES
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
 from dxgemm.handwritten.parts.unroll import device, static_range
 
@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
     Device functions take the `Part` of the result, the `Result`, and c and out as `Lines`.
 
     Attributes:
-        out_dtype: dtype of the result and of c; "int8" has an epilogue, no c and no split rows.
+        out_dtype: dtype of the result and of c; those of one byte have no c and no split rows.
         along_rows: True if a row of the chunk is contiguous in the result; else a column is.
         rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
             thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
@@ -74,6 +74,11 @@ class Chunk(NamedTuple):
     def kind(self) -> str:
         """Name of a 16-bit float that is stored; "" for other results."""
         return KINDS.get(self.out_dtype, "")
+
+    @property
+    def byte(self) -> str:
+        """Name of a type of one byte that is stored, "s8" for int8; "" for other results."""
+        return {"int8": "s8", **FLOAT8_KINDS}.get(self.out_dtype, "")
 
     @property
     def vector_items(self) -> int:
@@ -156,15 +161,15 @@ def make_pack(chunk: Chunk) -> Callable[..., Any]:
     from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad
 
-    kind, is_byte = chunk.kind, chunk.out_dtype == "int8"
+    kind, byte = chunk.kind, chunk.byte
     count = chunk.vector_items // columns_for_one(chunk.epilogue)
 
     @device
     def pack(values):
         words = ()
-        if is_byte:
+        if byte:
             for i in static_range(0, count, 4):
-                quad = pack_quad(values[i], values[i + 1], values[i + 2], values[i + 3])
+                quad = pack_quad(byte, values[i], values[i + 1], values[i + 2], values[i + 3])
                 words = words + (quad,)
         elif kind:
             for i in static_range(0, count, 2):
@@ -269,7 +274,7 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
     from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
 
     out_dtype, along_rows, _, epilogue, acc_dtype = chunk
-    kind, is_byte, scalar = chunk.kind, out_dtype == "int8", np.dtype(acc_dtype).type
+    kind, byte, scalar = chunk.kind, chunk.byte, np.dtype(acc_dtype).type
     lines, line_items, line_bytes = _LINES[along_rows]
     # Columns of the product for one of the result: neighbours in a line. Then in the chunk.
     taken = columns_for_one(epilogue)
@@ -280,8 +285,8 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
 
     @device
     def store_element(address, value):
-        if is_byte:
-            store_byte(address, pack_quad(value, value, value, value))
+        if byte:
+            store_byte(address, pack_quad(byte, value, value, value, value))
         elif kind:
             store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
         else:

@@ -12,7 +12,7 @@ from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES
-from dxgemm.handwritten.parts.operands import HALVES, VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import FLOAT8, HALVES, VECTOR_BYTES
 from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES, BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
 
@@ -254,10 +254,10 @@ class WgmmaConfig(BaseConfig):
             yield "a pair of blocks fetches multiples of 8 rows or columns each"
 
     def takes(self, dtype: str) -> bool:
-        """Half precision takes every config; other dtypes only plain ones of whole panels."""
+        """Floats of 16 and 8 bits take every config; others only plain ones of whole panels."""
         is_plain = not (self.is_pingpong or self.is_turned or self.is_paired)
         is_plain = is_plain and self.tile_m <= 128 and self.tile_n % BLOCK_COLS == 0
-        return dtype in HALVES or is_plain
+        return dtype in (*HALVES, *FLOAT8) or is_plain
 
     @property
     def consumers(self) -> int:

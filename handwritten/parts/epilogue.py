@@ -325,7 +325,7 @@ def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
 
 def _widen(operand: Any) -> Any:
     """Conversion of an operand's elements to the type that the functions take."""
-    return WIDEN[operand.dtype] if operand.dtype in HALVES else stored_type(operand.dtype)
+    return WIDEN.get(operand.dtype, stored_type(operand.dtype))
 
 
 def _make_load(operand: Any, width: int) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ bytes, and so are barriers, which are eight bytes each. Arguments that the instr
                  wait_wgmma, wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
-                 pack_quad: four int8 as one register; store_byte: stores the first of them
+                 pack_quad: four bytes as one register; store_byte: stores the first of them
     matrices     store_columns
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "tensormap.replace", "Asynchronous Warpgroup
@@ -26,6 +26,7 @@ from typing import Any
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.cgutils import pack_array
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
@@ -36,6 +37,7 @@ from dxgemm.handwritten.parts.intrinsics import (
     statement,
     unpack,
 )
+from dxgemm.handwritten.parts.widening import float8_bits
 
 _int32, _int64, _float = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the instruction
@@ -178,11 +180,12 @@ def _wgmma(
     the sum starts from zero.
     """
     count = acc_type.count
-    is_bytes, factors = "8" in kind, kind if "." in kind else f"{kind}.{kind}"
-    depth = 32 if is_bytes else {"tf32": 8}.get(kind, 16)
+    is_integer, factors = "8" in kind, kind if "." in kind else f"{kind}.{kind}"
+    is_byte = is_integer or kind.startswith("e")
+    depth = 32 if is_byte else {"tf32": 8}.get(kind, 16)
     # Operands are not negated; 16-bit operands may be transposed.
-    flags = "" if is_bytes else ", 1, 1"
-    if not is_bytes and kind != "tf32":
+    flags = "" if is_integer else ", 1, 1"
+    if not is_byte and kind != "tf32":
         flags += "".join(f", {int(literal(flag))}" for flag in transposes)
     acc_names = ", ".join(f"${i}" for i in range(count))
     # Operand numbers continue after those of the results and of the sums tied to them.
@@ -192,7 +195,7 @@ def _wgmma(
     text = (
         f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {highs[1]}}}; "
         f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
-        f"{'s32' if is_bytes else 'f32'}.{factors} "
+        f"{'s32' if is_integer else 'f32'}.{factors} "
         f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
     )
     constraint, register = _register(acc_type)
@@ -217,12 +220,12 @@ def _wgmma(
 def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
 
-    `kind` is "f16", "bf16", "tf32", or "s8", "u8", "s8.u8", "u8.s8", whose sums are int32. a is
-    64 x depth and b is depth x n, both in shared memory, with a depth of 32 bytes. Each is
-    given by the low half of its descriptor, and `high` is the upper half of both; see
-    `descriptor_halves`. Operands are K-major, or MN-major if transposed, which tf32 and bytes
-    do not support. acc holds n / 2 elements per thread: element 4 * j + 2 * h + e is in row 16
-    * warp + lane // 4 + 8 * h and column 8 * j + lane % 4 * 2 + e.
+    `kind` is "f16", "bf16", "tf32", "e4m3", "e5m2", or "s8", "u8", whose sums are int32, or two
+    names of bytes with a point between. a is 64 x depth and b is depth x n, both in shared
+    memory, with a depth of 32 bytes. Each is given by the low half of its descriptor, and
+    `high` is the upper half of both; see `descriptor_halves`. Operands are K-major, or MN-major
+    if transposed, which tf32 and bytes do not support. acc holds n / 2 elements per thread: element
+    4 * j + 2 * h + e is in row 16 * warp + lane // 4 + 8 * h and column 8 * j + lane % 4 * 2 + e.
     """
     multiply = _wgmma(
         literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)
@@ -361,22 +364,35 @@ def pack_pair(typing_context, kind, low, high):
 
 
 @intrinsic
-def pack_quad(typing_context, first, second, third, fourth):
-    """Four float32 as int8 in one register; `first` is first in memory.
+def pack_quad(typing_context, kind, first, second, third, fourth):
+    """Four float32 as "s8", "e4m3" or "e5m2" in one register; `first` is first in memory.
 
-    The numbers are rounded to nearest, ties to even, and clamped; NaN becomes 0.
+    The numbers are rounded to nearest, ties to even, and clamped; NaN becomes 0 as int8.
     """
+    name = literal(kind)
     rounded = " ".join(f"cvt.rni.s32.f32 whole{i}, ${i + 1};" for i in range(4))
     text = (
         f"{{ .reg .s32 whole<4>; .reg .b32 upper; {rounded} "
         "cvt.pack.sat.s8.s32.b32 upper, whole3, whole2, 0; "
         "cvt.pack.sat.s8.s32.b32 $0, whole1, whole0, upper; }"
     )
+    if name != "s8":
+        convert = f"cvt.rn.satfinite.{name}x2.f32"
+        text = (
+            f"{{ .reg .b16 lower, upper; {convert} lower, $2, $1; {convert} upper, $4, $3; "
+            "mov.b32 $0, {lower, upper}; }"
+        )
 
     def generate(context, builder, sig, args):
-        return inline_ptx(builder, _int32, text, "=r,f,f,f,f", list(args))
+        if name == "s8" or ConfigStack().top().compute_capability >= (8, 9):
+            return inline_ptx(builder, _int32, text, "=r,f,f,f,f", list(args[1:]))
+        word = _int32(0)
+        for i, value in enumerate(args[1:]):
+            code = float8_bits(builder, name, value)
+            word = builder.or_(word, builder.shl(code, _int32(8 * i)))
+        return word
 
-    return signature(types.int32, *[types.float32] * 4), generate
+    return signature(types.int32, kind, *[types.float32] * 4), generate
 
 
 # store_byte(address, word): store the lowest byte to global memory.

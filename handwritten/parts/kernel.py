@@ -105,8 +105,8 @@ def any_problem(problem: Any) -> None:
     """Support every problem."""
 
 
-def always(problem: Any) -> bool:
-    """Return True for every problem."""
+def always(*problem: Any) -> bool:
+    """Return True for every problem, and every config."""
     return True
 
 
@@ -161,6 +161,7 @@ class Kernel:
         only_arch: the only compute capability with its instructions, times ten; None if several
             have them.
         supports: (problem) -> None, or the reason why the kernel cannot compute the problem.
+        fits: (config, problem) -> False if the config cannot compute a problem that others can.
         variant: (config, problem) -> compile-time choices besides the dtype, such as layouts.
         block_count: (config, problem) -> blocks to launch; for a persistent kernel, tiles.
         tile_count: (config, problem) -> tiles of the result; None if `block_count` counts them.
@@ -173,7 +174,8 @@ class Kernel:
             operands are not aligned; `supports` and `variant` see the problem with the copies.
         reductions: reductions of the result that the kernel computes itself.
         takes_pairs: True if the kernel fuses an epilogue that takes pairs of columns.
-        quantises: True if the kernel stores the values of an epilogue as int8.
+        quantises: True if the kernel stores the values of an epilogue as int8, and float8.
+        takes_block_scales: True if the kernel applies scales of blocks of a and b to its sums.
         widens: True if the kernel stores sums of integers in every dtype that gemm does.
         takes_modulus: True if the kernel can take them modulo a number: see `modular`.
         measured_as: (dtype) -> the dtype whose measured speeds it takes.
@@ -199,6 +201,7 @@ class Kernel:
     minimum_arch: int = 0
     only_arch: int | None = None
     supports: Callable[[Any], str | None] = any_problem
+    fits: Callable[[Any, Any], bool] = always
     variant: Callable[[Any, Any], tuple[str, ...]] = no_variant
     block_count: Callable[[Any, Any], int] = block_a_tile
     tile_count: Callable[[Any, Any], int] | None = None
@@ -211,6 +214,7 @@ class Kernel:
     reductions: Reductions = Reductions.NONE
     takes_pairs: bool = False
     quantises: bool = False
+    takes_block_scales: bool = False
     widens: bool = False
     takes_modulus: bool = False
     measured_as: Callable[[str], str] = str

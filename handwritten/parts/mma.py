@@ -7,11 +7,11 @@ of the 32 lanes: with group = lane // 4 and member = lane % 4, a lane holds
     acc    c0, c1: columns 2 * member and 2 * member + 1 of row group; c2, c3: of row group + 8
 Rows may be in any order if the result is stored in the same order; so may k, if both operands use
 the same order. Half precision has pairs of k instead of single k: 16 x 16 by 16 x 8 elements, two
-per register. int8 has four k per register: 16 x 32 by 32 x 8.
+per register. Bytes have four k per register: 16 x 32 by 32 x 8.
 Before Hopper, float64 takes four instructions of 8 x 4 by 4 x 8 elements. Their fragments are the
 quarters of this one: groups of rows by halves of k.
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", types .f64 and .tf32, "mma.m16n8k16",
-"mma.m16n8k32", and "Matrix Fragments for mma.m8n8k4", type .f64.
+"mma.m16n8k32" (float8 from Ada on), and "Matrix Fragments for mma.m8n8k4", type .f64.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ else:
     from numba.cuda.typing import signature
 
     from dxgemm.handwritten.parts.intrinsics import literal, unpack
+    from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 
     # By kind: k per instruction, types of sums and operands, register constraint of operands.
     _INSTRUCTIONS = {
@@ -43,6 +44,9 @@ else:
         "int8 uint8": (32, "s32.s8.u8.s32", "r"),
         "uint8 int8": (32, "s32.u8.s8.s32", "r"),
     }
+    for _dtype in FLOAT8:
+        _factors = [FLOAT8_KINDS[factor] for factor in (_dtype.split(" ") * 2)[:2]]
+        _INSTRUCTIONS[_dtype] = 32, f"f32.{'.'.join(_factors)}.f32", "r"
     # Quarters of a float64 instruction; those of the second half of k add to the first half's sums.
     _QUARTERS = " ".join(
         f"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {registers};"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 VECTOR_BYTES = 16  # of the widest access to memory
@@ -10,6 +11,10 @@ ITEM_BYTES = {
     "complex64": 8, "complex128": 16, "uint8": 1, "int8 uint8": 1, "uint8 int8": 1,
 }  # fmt: skip
 HALVES = ("float16", "bfloat16")
+# Formats of one byte, by their dtypes, as PTX names them; then the dtypes of products of them.
+FLOAT8_KINDS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+FLOAT8 = (*FLOAT8_KINDS, *(" ".join(pair) for pair in permutations(FLOAT8_KINDS)))
+ITEM_BYTES |= dict.fromkeys(FLOAT8, 1)
 # Dtypes of a and b, or of both if they differ, that tensor cores multiply with sums of int32.
 BYTES = ("int8", "uint8", "int8 uint8", "uint8 int8")
 

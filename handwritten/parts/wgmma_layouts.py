@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.parts.kernel import tiles_of
-from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
@@ -47,8 +47,8 @@ def supports(problem: Any) -> str | None:
     if reason is not None or problem.k == 0:
         return reason
     across = [name for name in "ab" if operand_of(problem, name).innermost == "mn"]
-    if problem.dtype in BYTES and across:
-        return f"int8 wgmma needs {' and '.join(across)} contiguous along k"
+    if ITEM_BYTES[problem.dtype] == 1 and across:
+        return f"wgmma of bytes needs {' and '.join(across)} contiguous along k"
     if problem.dtype == "float32":
         if len(across) == 2:
             return "tf32 wgmma needs a or b contiguous along k"
@@ -89,7 +89,7 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         return None, None
     row_items = stage_k(problem.dtype)
     element = "tfloat32" if problem.dtype == "float32" else problem.dtype
-    element = "int8" if problem.dtype in BYTES else element
+    element = "int8" if ITEM_BYTES[problem.dtype] == 1 else element
     # The extent of a tile, and the number of blocks that share it: each fetches some of its rows.
     pair_m, pair_n = config.pair
     extents = [(config.tile_m, pair_n), (config.tile_n, pair_m)]

@@ -1,6 +1,6 @@
 """Main loops by wgmma over the stages of `wgmma_ring`: the `multiply` of the frame `tma`.
 
-wgmma reads 16-bit operands K-major or MN-major from shared memory. tf32 and int8 must be K-major
+wgmma reads 16-bit operands K-major or MN-major from shared memory. tf32 and bytes must be K-major
 there, but the left operand of tf32 may be in registers.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 from dxgemm.handwritten.parts.wgmma_ring import (
+    INTEGERS,
     ITEM_BYTES,
     ROW_BYTES,
     STEPS,
@@ -23,6 +25,7 @@ KINDS = {
     "float16": "f16", "bfloat16": "bf16", "float32": "tf32",
     "int8": "s8", "uint8": "u8", "int8 uint8": "s8.u8", "uint8 int8": "u8.s8",
 }  # fmt: skip
+KINDS |= {dtype: ".".join(FLOAT8_KINDS[factor] for factor in dtype.split(" ")) for dtype in FLOAT8}
 
 
 def make_free(config: Any) -> Callable[..., Any]:
@@ -53,7 +56,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
 
     Args:
         config: a `WgmmaConfig`.
-        dtype: dtype of a and b; sums are int32 for bytes, else float32.
+        dtype: dtype of a and b; sums are int32 for integers, else float32.
         a_across, b_across: True for MN-major operands.
     """
     if dtype == "float32" and a_across:
@@ -64,7 +67,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
     from dxgemm.handwritten.parts.unroll import unroll
 
     add = make_add(config, dtype, a_across, b_across)
-    scalar = int32 if ITEM_BYTES[KINDS[dtype]] == 1 else float32
+    scalar = int32 if KINDS[dtype] in INTEGERS else float32
     count = config.strips * config.tile_n // 2
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity):

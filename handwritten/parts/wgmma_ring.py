@@ -18,7 +18,9 @@ WARPGROUP = 128
 WARPGROUP_ROWS = 64  # rows of the result that wgmma computes
 STEPS = 4  # steps per stage: one wgmma multiplies a quarter of it
 # By kind of wgmma; one of two names is that of operands of different types.
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1, "u8": 1, "s8.u8": 1, "u8.s8": 1}
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4}
+INTEGERS = ("s8", "u8", "s8.u8", "u8.s8")
+ITEM_BYTES |= dict.fromkeys((*INTEGERS, "e4m3", "e5m2", "e4m3.e5m2", "e5m2.e4m3"), 1)
 
 
 def make_init_ring(

@@ -1,21 +1,53 @@
-"""Elements narrower than their sums: float16 and bfloat16 to float32 and back; sums to bool.
+"""Elements narrower than their sums: floats of 16 and 8 bits to float32 and back; sums to bool.
 
-Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and values are
-rounded to nearest, ties to even. So are float32 that an epilogue turns into int8; beyond -128 and
-127 these are clamped, and NaN is 0.
+Kernels see float16 and bfloat16 as 16 bits, float8 as 8. NaN stays NaN, subnormals are kept, and
+values are rounded to nearest, ties to even. float8 saturates: what is beyond its largest finite
+number, infinity too, becomes that. So does int8, which an epilogue makes of float32; its NaN is 0.
 Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32. PTX ISA, "cvt".
+P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433: e5m2 is the upper half of
+float16, e4m3 has no infinities and one NaN.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core import config as _config
 
-from dxgemm.handwritten.parts.operands import HALVES
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, HALVES
 
 BFLOAT16_NAN = 0x7FFF
+# e4m3 in the place of float16's first exponent bits is its value, divided by this.
+E4M3_BIAS, E4M3_NAN, SIGN = 256.0, 0x7F, 0x80
+FLOAT8_NAN = 0x7F
+
+
+class Float8(NamedTuple):
+    """A format of 8 bits as float32 is rounded to it.
+
+    Attributes:
+        shift: bits of float32's mantissa beyond its own.
+        bias: exponent bits of float32 less those of the same number, in the place of its own.
+        largest, least: bits of its largest and its least normal number in float32.
+        magic: float32 whose last bit counts its subnormal numbers.
+    """
+
+    shift: int
+    bias: int
+    largest: int
+    least: int
+    magic: float
+
+
+def _float32_bits(value: Any) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+FLOAT8_FORMATS = {
+    "e4m3": Float8(20, 120 << 3, _float32_bits(448), _float32_bits(2.0**-6), 2.0**14),
+    "e5m2": Float8(21, 112 << 2, _float32_bits(57344), _float32_bits(2.0**-14), 2.0**7),
+}
 
 if _config.ENABLE_CUDASIM:
 
@@ -25,6 +57,15 @@ if _config.ENABLE_CUDASIM:
     def _widen_bfloat16(bits: Any) -> Any:
         return np.uint32(int(bits) << 16).view(np.float32)
 
+    def _widen_e5m2(bits: Any) -> Any:
+        return _widen_float16(int(bits) << 8)
+
+    def _widen_e4m3(bits: Any) -> Any:
+        if bits & E4M3_NAN == E4M3_NAN:
+            return np.float32(np.nan)
+        half = (int(bits) & SIGN) << 8 | (int(bits) & E4M3_NAN) << 7
+        return np.float32(_widen_float16(half) * E4M3_BIAS)
+
     def _narrow_float16(value: Any) -> Any:
         return np.float16(value).view(np.uint16)
 
@@ -33,6 +74,23 @@ if _config.ENABLE_CUDASIM:
             return np.uint16(BFLOAT16_NAN)
         bits = int(np.float32(value).view(np.uint32))
         return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+    def _make_narrow_float8(kind: str) -> Any:
+        shift, bias, largest, least, magic = FLOAT8_FORMATS[kind]
+
+        def narrow(value: Any) -> Any:
+            if np.isnan(value):
+                return np.uint8(FLOAT8_NAN)
+            bits = _float32_bits(value)
+            size = min(bits & 0x7FFFFFFF, largest)
+            if size < least:
+                absolute = np.uint32(size).view(np.float32)
+                code = _float32_bits(absolute + np.float32(magic)) - _float32_bits(magic)
+            else:
+                code = (size + (1 << shift - 1) - 1 + (size >> shift & 1) >> shift) - bias
+            return np.uint8(code | bits >> 24 & SIGN)
+
+        return narrow
 
     def _narrow_int8(value: Any) -> Any:
         return np.int8(0 if np.isnan(value) else np.clip(np.rint(value), -128, 127))
@@ -47,6 +105,7 @@ else:
     from llvmlite import ir
     from numba import cuda
     from numba.cuda import types
+    from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
@@ -75,6 +134,28 @@ else:
         return signature(types.float32, types.uint16), generate
 
     @intrinsic
+    def _widen_e5m2(typing_context, bits):
+        def generate(context, builder, sig, args):
+            half = builder.shl(builder.zext(args[0], _int16), _int16(8))
+            return builder.fpext(builder.bitcast(half, _half), _float)
+
+        return signature(types.float32, types.uint8), generate
+
+    @intrinsic
+    def _widen_e4m3(typing_context, bits):
+        def generate(context, builder, sig, args):
+            word = builder.zext(args[0], _int16)
+            size = builder.and_(word, _int16(E4M3_NAN))
+            sign = builder.shl(builder.and_(word, _int16(SIGN)), _int16(8))
+            half = builder.or_(sign, builder.shl(size, _int16(7)))
+            value = builder.fpext(builder.bitcast(half, _half), _float)
+            value = builder.fmul(value, ir.Constant(_float, E4M3_BIAS))
+            is_nan = builder.icmp_unsigned("==", size, _int16(E4M3_NAN))
+            return builder.select(is_nan, ir.Constant(_float, float("nan")), value)
+
+        return signature(types.float32, types.uint8), generate
+
+    @intrinsic
     def _narrow_float16(typing_context, value):
         def generate(context, builder, sig, args):
             return builder.bitcast(builder.fptrunc(args[0], _half), _int16)
@@ -92,6 +173,40 @@ else:
             return builder.select(is_nan, _int16(BFLOAT16_NAN), upper)
 
         return signature(types.uint16, types.float32), generate
+
+    def float8_bits(builder: Any, kind: str, value: Any) -> Any:
+        """Code of a float32 in a format of 8 bits, as the low bits of an int32."""
+        if ConfigStack().top().compute_capability >= (8, 9):
+            text = (
+                f"{{ .reg .b16 pair; cvt.rn.satfinite.{kind}x2.f32 pair, $1, $1; "
+                "cvt.u32.u16 $0, pair; }"
+            )
+            return builder.and_(inline_ptx(builder, _int32, text, "=r,f", [value]), _int32(0xFF))
+        shift, bias, largest, least, magic = FLOAT8_FORMATS[kind]
+        bits = builder.bitcast(value, _int32)
+        size = builder.and_(bits, _int32(0x7FFFFFFF))
+        is_large = builder.icmp_unsigned(">", size, _int32(largest))
+        size = builder.select(is_large, _int32(largest), size)
+        is_odd = builder.and_(builder.lshr(size, _int32(shift)), _int32(1))
+        rounded = builder.add(builder.add(size, _int32((1 << shift - 1) - 1)), is_odd)
+        code = builder.sub(builder.lshr(rounded, _int32(shift)), _int32(bias))
+        counted = builder.fadd(builder.bitcast(size, _float), ir.Constant(_float, magic))
+        few = builder.sub(builder.bitcast(counted, _int32), _int32(_float32_bits(magic)))
+        is_subnormal = builder.icmp_unsigned("<", size, _int32(least))
+        code = builder.select(is_subnormal, few, code)
+        sign = builder.and_(builder.lshr(bits, _int32(24)), _int32(SIGN))
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        return builder.select(is_nan, _int32(FLOAT8_NAN), builder.or_(code, sign))
+
+    def _make_narrow_float8(kind: str) -> Any:
+        @intrinsic
+        def narrow(typing_context, value):
+            def generate(context, builder, sig, args):
+                return builder.trunc(float8_bits(builder, kind, args[0]), _int8)
+
+            return signature(types.uint8, types.float32), generate
+
+        return narrow
 
     @intrinsic
     def _narrow_int8(typing_context, value):
@@ -116,17 +231,21 @@ else:
 
 
 # By dtype: an element to the type of its sums, and a sum to an element.
-WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16}
+WIDEN = {
+    "float16": _widen_float16, "bfloat16": _widen_bfloat16,
+    "float8_e4m3fn": _widen_e4m3, "float8_e5m2": _widen_e5m2,
+}  # fmt: skip
 NARROW = {
     "float16": _narrow_float16,
     "bfloat16": _narrow_bfloat16,
     "int8": _narrow_int8,
     "bool": _is_nonzero,
+    **{dtype: _make_narrow_float8(kind) for dtype, kind in FLOAT8_KINDS.items()},
 }
 
 
 def stored_type(dtype: str) -> Any:
-    """Type of the elements that kernels see: uint16 for half precision, uint8 for bool."""
+    """Type of the elements that kernels see: uint16 for half precision, uint8 for float8, bool."""
     if dtype in HALVES:
         return np.uint16
-    return np.uint8 if dtype == "bool" else np.dtype(dtype).type
+    return np.uint8 if dtype == "bool" or dtype in FLOAT8_KINDS else np.dtype(dtype).type

@@ -17,6 +17,7 @@ from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
+from dxgemm.call.scales import with_scales
 from dxgemm.choice import registry
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import (
@@ -69,20 +70,25 @@ def gemm(
     mask: Any = None,
     conjugate: Conjugate = "",
     triangular: tuple[Triangular | None, Triangular | None] | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
     modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
 
     Args:
-        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, complex64, complex128,
-            bool, or integers of 8 to 64 bits, any strides. An array of CuPy, NumPy, torch or numba,
-            or any object with `__dlpack__` or `__cuda_array_interface__`.
-        b: (k, n) or (batch, k, n), dtype of a, or of integers up to 32 bits the one of the other
-            sign; or a `PreparedOperand` from `dxgemm.prepare`.
+        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2,
+            complex64, complex128, bool, or integers of 8 to 64 bits, any strides. An array of CuPy,
+            NumPy, torch or numba, or any object with `__dlpack__` or `__cuda_array_interface__`.
+        b: (k, n) or (batch, k, n), dtype of a, or the other one of float8, or of integers up to 32
+            bits the one of the other sign; or a `PreparedOperand` from `dxgemm.prepare`.
         c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, it is overwritten
             and never read. (`dxgemm.torch.gemm` and `dxgemm.jax.gemm` only read their c, and add
             it by default.) Its dtype is that of a; float16 and bfloat16 also allow float32.
+            float8 requires bfloat16, which a new result has, float16 or float32, or with beta 0
+            float8.
             Integers of 8 and 16 bits require 32 or 64 bits, those of 32 bits allow 64, and bool
             allows int32. None allocates the result in a's library, in int32 for integers of 8 and
             16 bits and else in a's dtype. Operands that are only read are broadcast over the batch
@@ -96,10 +102,11 @@ def gemm(
             `dxgemm.epilogue`. Of complex sums it may make real numbers, which need out if there is
             c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
             float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
-            nearest, ties to even, and clamped; NaN becomes 0): out has that dtype. Other integers
-            take reductions alone, of results in int32 or int64. It may end in a reduction, or be
-            one alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored only
-            if out is passed.
+            nearest, ties to even, and clamped; NaN becomes 0), and of 16-bit floats to float8
+            (saturated; NaN stays NaN): out has that dtype. Other integers take reductions alone, of
+            results in int32 or int64. It may end in a reduction, or be one alone: see
+            `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
+            passed.
         inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
             alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
             beta is 0, or 1 to add c in the same way. For real operands, without a precision.
@@ -114,9 +121,11 @@ def gemm(
             residues (Ozaki scheme II), with as many moduli as keep 53 bits; "emulated14" uses
             fourteen. A validity check on the GPU finds operands for which the bound on the error,
             which `explain` states, does not hold; these are multiplied in the dtype's own
-            arithmetic. "3m", for complex dtypes only, permits three real products in the place of
-            four: the smaller of the result's two parts keeps fewer digits. What is permitted is
-            computed where it is predicted to be quicker; with a named kernel, always.
+            arithmetic. "fast", for float8, permits sums of all products in the tensor core, which
+            keeps about 14 bits of them; else it sums 128 products, and float32 their sums. "3m",
+            for complex dtypes only, permits three real products in the place of four: the smaller
+            of the result's two parts keeps fewer digits. What is permitted is computed where it is
+            predicted to be quicker; with a named kernel, always.
         batch_invariant: True gives each row of the result the same bits, however many rows and
             matrices there are. It excludes reductions, split-K with a workspace, "cublas", and the
             emulated kernels, which check the values of all rows together.
@@ -132,6 +141,15 @@ def gemm(
             `numpy.triu(a)`: the other elements count as 0, and whatever is there, NaN included,
             never shows. Of a "unit" operand the diagonal counts as ones, and is not used either.
             Matrices need not be square. It excludes inner.
+        scale_a, scale_b: scales of float8 operands, by which their elements count as multiplied.
+            Numbers, which alpha is multiplied by; or float32 arrays where the operands are: of one
+            element; (m,) or (m, 1) for rows of a, (n,) or (1, n) for columns of b; or, both of
+            them, for blocks of 128 k: (m, ceil(k / 128)) or (ceil(m / 128), ceil(k / 128)) for a,
+            (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)) for b. With a batch, matrices of
+            scales may be one for each matrix. Arrays may have any strides. With c, arrays come in
+            pairs.
+        scale_out: scale of a result of float8, a number or a float32 array of one element: what the
+            epilogue makes is multiplied by it before it is rounded.
         modulus: number from 2 to 2**31 - 1 modulo which a result of integers is taken: it is in
             [0, modulus). Operands, alpha, beta and c are any integers, negative ones included. The
             result's dtype is as without it. It excludes epilogues but for a reduction alone, masks
@@ -167,6 +185,10 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
+        scales = scale_a, scale_b, scale_out
+        if any(scale is not None for scale in scales):
+            operands = a, b, c if out is None else out
+            alpha, epilogue = with_scales(operands, alpha, beta, epilogue, inner, scales)
         arithmetic = precision if modulus is None else with_modulus(modulus, precision)
         options = (
             epilogue, inner, implementation, arithmetic, batch_invariant, mask, conjugate,
@@ -342,6 +364,11 @@ def _prepared(
     a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
     out: Any = None, modulus: Any = None, **options: Any,
 ) -> Prepared:  # fmt: skip
+    scales = tuple(options.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
+    if any(scale is not None for scale in scales):
+        arrays, given = (a, b, c if out is None else out), options.pop("epilogue", None)
+        inner = options.get("inner")
+        alpha, options["epilogue"] = with_scales(arrays, alpha, beta, given, inner, scales)
     if modulus is not None:
         options["precision"] = with_modulus(modulus, options.get("precision"))
     operands = a, b, c, alpha, beta, out

@@ -20,6 +20,8 @@ from dxgemm.errors import (
     UnsupportedProblemError,
     shown,
 )
+from dxgemm.handwritten.parts.block_scales import BLOCK_K
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
@@ -112,6 +114,8 @@ def refuse_with_mask(problem: Problem, shape: BoundEpilogue, is_batch_invariant:
         raise _mask_refusal(f"precision={problem.precision!r}")
     if shape.takes_pairs:
         raise _mask_refusal("an epilogue that takes pairs of columns")
+    if any(operand.kind == "blocks" for operand in shape.operands):
+        raise _mask_refusal("scales of blocks")
 
 
 def _mask_refusal(what: str) -> UnsupportedProblemError:
@@ -127,6 +131,8 @@ def takes_flattened_rows(shape: BoundEpilogue, layouts: Mapping[str, Layout], ro
         rows: rows of a matrix.
     """
     if shape.reduction is not None or any(stage.uses_row for stage in shape.stages):
+        return False
+    if any(operand.kind == "blocks" for operand in shape.operands):
         return False
     arrays = ((operand, label) for operand, label in zip(shape.operands, shape.labels) if label)
     return all(_steps(operand.kind, layouts[label]).flattened(rows) for operand, label in arrays)
@@ -158,9 +164,11 @@ def fuse(
             f"gemm: a c of {problem.out_dtype} is not added to {problem.scalar_dtype} sums; leave "
             "beta at 0."
         )
-    if shape.reduction is not None and "out" in layouts and problem.out_dtype == "int8":
+    is_byte = problem.out_dtype == "int8" or problem.out_dtype in FLOAT8_KINDS
+    if shape.reduction is not None and "out" in layouts and is_byte:
         raise UnsupportedProblemError(
-            f"gemm: {shape.reduction.name} does not reduce what is stored as int8; pass an out of "
+            f"gemm: {shape.reduction.name} does not reduce what is stored as "
+            f"{problem.out_dtype}; pass an out of "
             f"{result_dtypes(problem.dtype)[0]}, or no out."
         )
     number_dtype = "float64" if problem.scalar_dtype == "float64" else "float32"
@@ -186,6 +194,11 @@ def fuse(
             operands.append(FusedOperand("mask", "uint8", block=block))
             strides.append(steps)
             continue
+        if operand.kind == "blocks":
+            blocks, steps = _block_scales(operand.name, layout, problem)
+            operands.append(blocks)
+            strides.append(steps)
+            continue
         kind = "output" if operand.kind == "output" else "array"
         access = _access(kind, layout, steps)
         operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
@@ -199,6 +212,17 @@ def fuse(
     fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
     problem = replace(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
     return problem, tuple(enumerate(strides))
+
+
+def _block_scales(name: str, layout: Layout, problem: Problem) -> tuple[FusedOperand, Strides]:
+    """Scales of blocks of a or b, and their strides: of the batch, along m or n, along k."""
+    is_of_rows = (name == "scale_a") is not problem.is_transposed
+    along = problem.m if is_of_rows else problem.n
+    batch, steps = (0, *layout.steps)[-3], layout.steps[-2:]
+    extent, _ = layout.shape[-2:] if name == "scale_a" else layout.shape[:-3:-1]
+    block = 1 if extent == along else BLOCK_K
+    steps = steps if name == "scale_a" else steps[::-1]
+    return FusedOperand("blocks", "float32", block=block), Strides(batch, *steps)
 
 
 def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) -> FusedReduction:

@@ -26,6 +26,7 @@ from dxgemm.errors import (
 from dxgemm.problem.arguments import check_triangular
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
+    FLOAT8_RESULTS,
     INTEGER_RESULTS,
     RESULT_DTYPES,
     product_dtype,
@@ -86,7 +87,7 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any, 
         if chain is not None:
             refuse_missing_out(chain, left.layout.dtype)
         given = product_dtype(left.layout.dtype, right.layout.dtype) or left.layout.dtype
-        if given not in {*RESULT_DTYPES, *INTEGER_RESULTS, *COMPLEX_PARTS}:
+        if given not in {*RESULT_DTYPES, *FLOAT8_RESULTS, *INTEGER_RESULTS, *COMPLEX_PARTS}:
             raise DtypeError(f"matmul: <a> has dtype {given}, which is not supported; convert it.")
         result = left.library.empty(shape, result_dtypes(given)[0], left.array)
     target = inspected("out", result, *where)

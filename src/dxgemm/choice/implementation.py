@@ -26,7 +26,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions, never
-from dxgemm.handwritten.parts.operands import BYTES
+from dxgemm.handwritten.parts.operands import BYTES, FLOAT8
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
@@ -57,7 +57,7 @@ MIXED_SHAPES = (
 # Instructions of tensor cores, and their arithmetic by the dtype of a and b.
 MMA_SYNC, WGMMA = "mma.sync", "wgmma"
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64")}
-TENSOR |= {"float32": "tf32"} | dict.fromkeys(BYTES, "int8")
+TENSOR |= {"float32": "tf32"} | dict.fromkeys(BYTES, "int8") | dict.fromkeys(FLOAT8, "float8")
 
 # Architectures whose tensor cores reach their peak by other instructions, but for float64; and the
 # share of it that `mma.sync` reaches: measured for TF32 on an H200, assumed for Blackwell.
@@ -97,6 +97,7 @@ class Implementation(ABC):
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
+        stand_in: kernel whose measurements stand in for those that it lacks; "" for none.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Implementation(ABC):
     tensor: str = ""
     candidate_before: int = 0
     rung: int | None = None
+    stand_in: str = ""
 
     # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
     units: ClassVar[Mapping[str, str]] = TENSOR
@@ -240,11 +242,13 @@ class KernelFile(Implementation):
         if problem.inner is not None and not self.kernel.takes_inner:
             return "its instructions multiply and add, and compute no inner function"
         if problem.is_quantised and not self.kernel.quantises:
-            return "its threads do not store int8, which the epilogue's results become"
+            return "its threads do not store int8 or float8, which the results become"
         if problem.is_widened and not self.kernel.widens:
             return (
                 f"its threads store what {problem.dtype} gives by default, not {problem.out_dtype}"
             )
+        if problem.has_block_scales and not self.kernel.takes_block_scales:
+            return "its sums are not scaled by blocks of k"
         if problem.modulus and not self.kernel.takes_modulus:
             return "it does not compute modulo a number"
         if problem.mask_block and not self.kernel.takes_masks:

@@ -123,12 +123,14 @@ def fitting_configs(
 
 
 def fits_config(implementation: Implementation, config: Any, problem: Problem) -> bool:
-    """True if a config suits the problem's mask and the numbers per total of its inner function."""
+    """True if a config suits the problem's mask, inner function and scales, if there are any."""
     return config_fault(implementation, config, problem) is None
 
 
 def config_fault(implementation: Implementation, config: Any, problem: Problem) -> str | None:
-    """Reason why a config does not suit the mask or the inner function; None if it does."""
+    """Reason why a config does not suit the mask, the inner function or the scales; or None."""
+    if not implementation.kernel.fits(config, problem):
+        return "has tiles that are too wide for its scales of blocks"
     inner, block = problem.inner, problem.mask_block
     if inner is not None and inner.parts > 1:
         if config.cluster > 1:
@@ -154,6 +156,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
     is_special = problem.is_quantised or problem.is_widened or problem.modulus
+    is_special = is_special or problem.has_block_scales
     if problem.inner is not None:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     elif problem.takes_pairs or problem.mask_block or is_special:
@@ -243,7 +246,8 @@ def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
     has_parts = problem.inner is not None and problem.inner.parts > 1
-    return is_added and not (problem.takes_pairs or problem.mask_block or has_parts)
+    is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
+    return is_added and not (is_whole or has_parts)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

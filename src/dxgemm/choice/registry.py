@@ -47,6 +47,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     Handwritten("wgmma", "TMA and warpgroup multiplication of Hopper", tensor=WGMMA, rung=14),
     Handwritten(
+        "wgmma_float8",
+        "float8 by wgmma, with sums promoted to float32 and scales of blocks",
+        tensor=WGMMA,
+        stand_in="wgmma",
+    ),
+    Handwritten(
         "skinny_wgmma",
         "few rows or columns on tensor cores, the large operand read once, by TMA",
         tensor=WGMMA,
@@ -90,6 +96,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "tensor_tile",
         "half precision and int8 on tensor cores, mma.sync",
+        tensor=MMA_SYNC,
+    ),
+    Handwritten(
+        "tensor_tile_float8",
+        "float8 on tensor cores, mma.sync, with sums promoted to float32",
         tensor=MMA_SYNC,
     ),
     Handwritten(

@@ -42,14 +42,14 @@ from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, s
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
-from dxgemm.handwritten.parts.operands import BYTES
+from dxgemm.handwritten.parts.operands import BYTES, FLOAT8
 from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
 
 # Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
-MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys(BYTES, "int8")
+MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys((*BYTES, *FLOAT8), "int8")
 # Dtype whose speeds a kernel has that was measured in none of a dtype, for inner functions.
 LIKE = {"int32": "float32"}
 
@@ -239,7 +239,8 @@ def _time(
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
     has_parts = problem.inner is not None and problem.inner.parts > 1
-    if only is not None or problem.mask_block or has_parts or is_large:
+    is_special = problem.mask_block or problem.has_block_scales or has_parts
+    if only is not None or is_special or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
@@ -308,16 +309,18 @@ def _candidates(
 
 def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
     """Speed of a config: as measured, or else that of the kernel's config with the nearest tile."""
-    config = row.config
+    config, measured = row.config, row.implementation
+    if measured.stand_in:
+        measured = find_implementation(measured.stand_in)
     if table is not None:
-        dtype = row.implementation.kernel.measured_as(dtype)
-        speed = table.speeds.get((dtype, row.implementation.name, str(config)))
+        dtype = measured.kernel.measured_as(dtype)
+        speed = table.speeds.get((dtype, measured.name, str(config)))
         if speed is not None:
             return speed
         known = [
             (abs(math.log2(other.tile_m * other.tile_n / (config.tile_m * config.tile_n))), speed)
-            for other in row.implementation.configs(dtype, table.chip.arch)
-            if (speed := table.speeds.get((dtype, row.implementation.name, str(other))))
+            for other in measured.configs(dtype, table.chip.arch)
+            if (speed := table.speeds.get((dtype, measured.name, str(other))))
         ]
         if known:
             return min(known, key=lambda entry: entry[0])[1]

@@ -19,6 +19,7 @@ from dxgemm.compiler.spec import PARAMETERS, AnySpec, FunctionSpec, KernelSpec
 from dxgemm.compiler.toolkit import pipeline_faults, toolkit_text
 from dxgemm.errors import BuildError, DtypeError, DxgemmError, MissingPackageError, ShapeError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import factor_dtypes, scalar_dtype
 from dxgemm.problem.fusion import Fusion
 
@@ -26,8 +27,9 @@ from dxgemm.problem.fusion import Fusion
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 TENSOR_MAP_BYTES = 128
 
-# Kernels see half precision as the bits of its elements, and convert them.
+# Kernels see narrow floats as the bits of their elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
+_ELEMENT_TYPES |= dict.fromkeys(FLOAT8_KINDS, "uint8")
 
 # Stack bytes per thread that the functions of an epilogue may take, as the slow path of sine does.
 FUNCTION_STACK_BYTES = 64

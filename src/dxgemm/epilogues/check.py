@@ -15,6 +15,7 @@ from dxgemm.errors import (
     ScalarError,
     ShapeError,
 )
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, scalar_dtype
 from dxgemm.problem.layout import Layout, refuse_misaligned, refuse_unwritable
 
@@ -23,14 +24,14 @@ LARGEST_FLOAT32 = float(np.finfo("float32").max)
 # By the type of sums. A float64 operand would widen float32 arithmetic without a word, a float32
 # one would bring fewer digits into float64 results than they seem to have: neither is accepted.
 READABLE = {
-    "float32": ("float32", "float16", "bfloat16", "int32", "int8"),
+    "float32": ("float32", "float16", "bfloat16", "int32", "int8", *FLOAT8_KINDS),
     "float64": ("float64", "int32", "int8"),
     "int32": ("float32", "float16", "bfloat16", "int32", "int8"),
     "complex64": ("complex64", "float32", "float16", "bfloat16", "int32", "int8"),
     "complex128": ("complex128", "float64", "int32", "int8"),
 }
 WRITABLE = {
-    "float32": ("float32", "float16", "bfloat16", "int8"),
+    "float32": ("float32", "float16", "bfloat16", "int8", *FLOAT8_KINDS),
     "float64": ("float64",),
     "int32": ("int32", "float32", "float16", "bfloat16", "int8"),
     "complex64": ("complex64", "float32"),
@@ -73,6 +74,14 @@ def check_operands(
             continue
         where = f"gemm: epilogue {operand.epilogue}: {operand.name}"
         arrays.append((operand, layout))
+        if operand.kind == "blocks":  # `call.scales` has checked the rest
+            if layout.shape[:-2] not in ((), (1,), (batch,)):
+                raise ShapeError(
+                    f"{where} is {layout.shape}, but there are {batch} results; pass scales for "
+                    "each, or for all."
+                )
+            refuse_misaligned(where, layout)
+            continue
         _check_dtype(where, operand, layout, dtype, sums)
         _check_shape(where, operand, layout, (m, n, batch))
         refuse_misaligned(where, layout)

@@ -19,7 +19,7 @@ class Parameter:
     """Operand or output of an epilogue. An annotation such as `Scalar` holds one without names.
 
     Attributes:
-        kind: "scalar", "integer", "row", "column", "matrix", "output" or "mask".
+        kind: "scalar", "integer", "row", "column", "matrix", "output", "mask" or "blocks".
         meaning: the kind in words.
         limits: least and largest value of a number; None for any.
         epilogue: name of the epilogue's function; empty in an annotation.
@@ -47,6 +47,7 @@ COLUMN = Parameter("column", "a column vector")
 MATRIX = Parameter("matrix", "a matrix")
 OUTPUT = Parameter("output", "an output")
 MASK = Parameter("mask", "a block mask")
+BLOCKS = Parameter("blocks", "block scales")
 
 Scalar = Annotated[float, SCALAR]  # a real number, one for all elements, in the type of sums
 Probability = Annotated[float, PROBABILITY]  # a `Scalar` from 0 to 1
@@ -55,6 +56,7 @@ RowVector = Annotated[float, ROW]  # (n,) or (batch, n): element [col]
 ColumnVector = Annotated[float, COLUMN]  # (m,) or (batch, m): element [row]
 Matrix = Annotated[float, MATRIX]  # (m, n) or (batch, m, n): element [row, col]
 BlockMask = Annotated[bool, MASK]  # an element for each block of the result
+BlockScales = Annotated[float, BLOCKS]  # an element for each block of an operand
 
 
 def kind_of(annotation: Any) -> Parameter | None:

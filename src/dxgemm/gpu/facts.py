@@ -108,6 +108,8 @@ def _tensor_multiply_adds(major: int, minor: int, name: str = "") -> dict[str, i
     rates = {"float16": summed}
     if major >= 8:
         rates |= {"bfloat16": summed, "tf32": summed // 2, "int8": 2 * half}
+        if (major, minor) >= (8, 9):
+            rates["float8"] = 2 * summed
         if (major, minor) == (10, 3):
             rates["int8"] = 256
         plain = _cores_per_sm(major, minor)

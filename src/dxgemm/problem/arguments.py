@@ -16,7 +16,8 @@ Conjugate = Literal["", "a", "b", "ab"]
 Triangle = Literal["both", "lower", "upper"]
 Triangular = Literal["lower", "upper", "unit lower", "unit upper"]  # of an operand
 Precision = Literal[
-    "tf32", "3m", "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
+    "tf32", "fast", "3m",
+    "emulated", "emulated2", "emulated3", "emulated4", "emulated5", "emulated6",
     "emulated7", "emulated8", "emulated9", "emulated10", "emulated11", "emulated12", "emulated13",
     "emulated14", "emulated15", "emulated16", "emulated17", "emulated18", "emulated19",
     "emulated20",

@@ -11,8 +11,10 @@ from dxgemm.errors import (
     MissingOperandError,
     PrecisionError,
     ShapeError,
+    UnsupportedProblemError,
     shown,
 )
+from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 from dxgemm.problem.arguments import check_name, check_size
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -90,7 +92,8 @@ def contiguous_problem(
         ShapeError: a size is no integer, or negative.
     """
     check_name("layout", layout, LAYOUTS, LayoutError)
-    check_name("dtype", dtype, (*RESULT_DTYPES, *INTEGER_RESULTS, *COMPLEX_PARTS), DtypeError)
+    known = dict.fromkeys((*RESULT_DTYPES, *FLOAT8, *INTEGER_RESULTS, *COMPLEX_PARTS))
+    check_name("dtype", dtype, tuple(known), DtypeError)
     if out_dtype is not None:
         allowed = dict.fromkeys((*result_dtypes(dtype), *INTEGER_RESULTS.get(dtype, ())))
         check_name("out_dtype", out_dtype, tuple(allowed), DtypeError)
@@ -146,8 +149,8 @@ def define_problem(
 
     Raises:
         DtypeError, PrecisionError, ShapeError, LayoutError, ReadOnlyError, OverlapError,
-        DeviceMismatchError, MissingOperandError: the first that applies, with the values and the
-        way out.
+        DeviceMismatchError, MissingOperandError, UnsupportedProblemError: the first that applies,
+        with the values and the way out.
     """
     named = {"a": a, "b": b, "c": c, "out": out}
     present = {name: layout for name, layout in named.items() if layout is not None}
@@ -172,6 +175,11 @@ def define_problem(
         raise MissingOperandError(
             "gemm: <beta> is not zero but there is no <c> to scale; pass <c>, or leave <beta> at 0."
         )
+    given = next((layout.dtype for layout in (target, c) if layout), "")
+    if given in FLOAT8_KINDS and not beta_is_zero:
+        raise UnsupportedProblemError(
+            f"gemm: a c of {given} is not added to float32 sums; leave beta at 0."
+        )
     batch = result_shape[0] if len(result_shape) == 3 else 1
     a_strides = _element_strides("a", a)
     b_strides = _element_strides("b", b)
@@ -183,7 +191,6 @@ def define_problem(
     # A matrix that is reduced and not stored is not rounded to half precision.
     is_unrounded = is_reduced and dtype not in INTEGER_RESULTS
     new_dtype = result_dtypes(dtype)[-1 if is_unrounded else 0]
-    given = next((layout.dtype for layout in (target, c) if layout), new_dtype)
     problem = Problem(
         dtype=dtype,
         m=m,
@@ -194,7 +201,7 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
-        out_dtype=COMPLEX_PARTS[a.dtype] if is_real else given,
+        out_dtype=COMPLEX_PARTS[a.dtype] if is_real else given or new_dtype,
         a_alignment=a.alignment,
         b_alignment=b.alignment,
         precision=precision,
@@ -234,6 +241,8 @@ def _check_dtypes(
             allowed += EPILOGUE_DTYPES.get(product, ())
         else:
             allowed = INTEGER_RESULTS.get(product, allowed)
+        if product in FLOAT8:
+            allowed += (*FLOAT8_KINDS,)
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return product

@@ -9,6 +9,7 @@ import numpy as np
 
 # Complex dtypes, which only `gemm` and its kin take, and those of their parts.
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS as COMPLEX_PARTS  # re-exported
+from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 
 INTEGER_BITS = {
     f"{sign}int{bits}": bits for bits in (8, 16, 32, 64) for sign in ("", "u")
@@ -20,12 +21,15 @@ MIXED_BITS = {
 # Bits of the operands of all products of integers.
 PRODUCT_BITS = {"bool": 1} | INTEGER_BITS | MIXED_BITS
 
-OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "bool", *INTEGER_BITS)
+OPERAND_DTYPES = (
+    "float16", "bfloat16", "float32", "float64", *FLOAT8_KINDS, "bool", *INTEGER_BITS
+)  # fmt: skip
 
 # Bytes of an element.
 ITEM_SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex64": 8, "complex128": 16,
 } | {name: -(-bits // 8) for name, bits in PRODUCT_BITS.items()}  # fmt: skip
+ITEM_SIZES |= dict.fromkeys(FLOAT8, 1)
 
 # Dtypes of c and out by the dtype of a and b, of kernels that are built ahead; a new result has the
 # first.
@@ -36,6 +40,10 @@ RESULT_DTYPES = {
     "float64": ("float64",),
     "int8": ("int32",),
 }
+
+# The same by the dtype of a product of float8, whose kernels are built when they are needed. To
+# results of float8, which are out, no c is added.
+FLOAT8_RESULTS = dict.fromkeys(FLOAT8, ("bfloat16", "float16", "float32"))
 
 _32_BITS, _64_BITS = ("int32", "uint32"), ("int64", "uint64")
 
@@ -58,8 +66,8 @@ INTEGER_RESULTS = {name: _integer_results(name, bits) for name, bits in PRODUCT_
 
 # Further dtypes of out that an epilogue may turn sums into, by the dtype of a and b.
 EPILOGUE_DTYPES = {
-    "float16": ("int8",),
-    "bfloat16": ("int8",),
+    "float16": ("int8", *FLOAT8_KINDS),
+    "bfloat16": ("int8", *FLOAT8_KINDS),
     **dict.fromkeys(
         (name for name, bits in PRODUCT_BITS.items() if 8 <= bits <= 16),
         ("float32", "float16", "bfloat16", "int8"),
@@ -67,7 +75,9 @@ EPILOGUE_DTYPES = {
 }
 
 # Values of `precision=`, which permit another arithmetic than the dtype's own, by dtype.
+FAST = "fast"  # sums of float8 that stay in the tensor core
 PRECISIONS = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}
+PRECISIONS |= dict.fromkeys(FLOAT8, (FAST,))
 
 # That of complex dtypes, besides those of their parts: three real products in the place of four.
 THREE_PRODUCTS = "3m"
@@ -100,7 +110,8 @@ def product_dtype(a: str, b: str) -> str | None:
     """Dtype of a product of operands of two dtypes: theirs, or both names; None for neither."""
     if a == b:
         return a
-    return f"{a} {b}" if f"{a} {b}" in MIXED_BITS else None
+    mixed = f"{a} {b}"
+    return mixed if mixed in MIXED_BITS or mixed in FLOAT8 else None
 
 
 def factor_dtypes(dtype: str) -> tuple[str, str]:
@@ -111,7 +122,8 @@ def factor_dtypes(dtype: str) -> tuple[str, str]:
 
 def result_dtypes(dtype: str) -> tuple[str, ...]:
     """Dtypes of c and out, complex ones among them; a new result has the first."""
-    return RESULT_DTYPES.get(dtype) or INTEGER_RESULTS.get(dtype) or (dtype,)
+    known = RESULT_DTYPES.get(dtype) or INTEGER_RESULTS.get(dtype) or FLOAT8_RESULTS.get(dtype)
+    return known or (dtype,)
 
 
 def slice_dtype(dtype: str) -> str:

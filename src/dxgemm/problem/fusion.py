@@ -53,13 +53,14 @@ class FusedOperand:
     """Operand of an epilogue, as a kernel reads or writes it.
 
     Attributes:
-        kind: "number", "array", "output", "mask", or "buffer", which is passed as an address and a
-            size.
+        kind: "number", "array", "output", "mask", "blocks" (scales of blocks of a or b), or
+            "buffer", which is passed as an address and a size.
         dtype: dtype of the elements; "float32", "float64" or "int64" for a number.
         access: access to an array along a row of the result: "vector" if neighbours can be accessed
             16 bytes at a time, "same" if all are one element, else "element".
         has_rows: True if rows of the result have different elements of the array.
-        block: rows and columns of a block of a mask; 0 for any other operand.
+        block: rows and columns of a block of a mask, or rows of a (columns of b) that share a scale
+            of 128 k; 0 for any other operand.
     """
 
     kind: str
@@ -131,7 +132,21 @@ class Fusion:
     @property
     def mask_block(self) -> int:
         """Rows and columns of a block of the block mask, the last operand; 0 without one."""
-        return self.operands[-1].block if self.operands else 0
+        return self.operands[-1].block if self.operands and self.operands[-1].kind == "mask" else 0
+
+    @property
+    def block_scales(self) -> tuple[FusedOperand, ...]:
+        """Scales of blocks of a and b, in the caller's order: operands of the last stage."""
+        return tuple(operand for operand in self.operands if operand.kind == "blocks")
+
+    @property
+    def unscaled(self) -> Fusion | None:
+        """The epilogue without its block scales; None if nothing is left of it."""
+        count = len(self.block_scales)
+        if not count:
+            return self
+        unscaled = replace(self, stages=self.stages[:-1], operands=self.operands[:-count])
+        return unscaled if unscaled.stages or self.inner else None
 
     @property
     def unmasked(self) -> Fusion | None:

@@ -113,6 +113,8 @@ def _obstacle(problem: Problem, cut: list[str]) -> str | None:
         return "a reduction takes the result whole"
     if problem.mask_block:
         return "a mask is that of the whole result"
+    if problem.has_block_scales:
+        return "scales of blocks are those of the whole operands"
     is_added = problem.dtype not in COMPLEX_PARTS and not problem.is_integer
     is_added = is_added and problem.inner is None
     if needs_sums(problem) and (problem.takes_pairs or len(cut) > 1 or not is_added):

@@ -11,7 +11,7 @@ from math import gcd
 from typing import Any
 
 from dxgemm.handwritten.parts import k_ranges
-from dxgemm.handwritten.parts.operands import BYTES, exchanged_dtype
+from dxgemm.handwritten.parts.operands import BYTES, FLOAT8, FLOAT8_KINDS, exchanged_dtype
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -29,7 +29,7 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides, copied_ste
 
 # Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
 # bytes of an operand that is copied at most.
-COPIED = ("float16", "bfloat16", "tf32", *BYTES)
+COPIED = ("float16", "bfloat16", "tf32", *BYTES, *FLOAT8)
 MOST_COPIED_BYTES = 2**30
 EXCHANGE = str.maketrans("ab", "ba")  # of the operands' names
 MOST_FLATTENED_ROWS = 2**30  # kernels count the rows of a matrix in 32 bits
@@ -137,6 +137,11 @@ class Problem:
         return self.dtype if self.dtype in COMPLEX_PARTS else self.out_dtype
 
     @property
+    def has_block_scales(self) -> bool:
+        """True if blocks of a and b have scales, which are applied to sums over 128 of k."""
+        return self.epilogue is not None and self.epilogue.block_scales != ()
+
+    @property
     def keeps_elements(self) -> bool:
         """True if some elements of the result keep their bits."""
         return self.triangle in ("lower", "upper") or self.mask_block > 0
@@ -148,8 +153,9 @@ class Problem:
 
     @property
     def is_quantised(self) -> bool:
-        """True if the epilogue turns sums into int8."""
-        return self.epilogue is not None and self.out_dtype == "int8"
+        """True if sums become int8, by an epilogue, or float8."""
+        is_integer = self.epilogue is not None and self.out_dtype == "int8"
+        return is_integer or self.out_dtype in FLOAT8_KINDS
 
     @property
     def is_integer(self) -> bool:
@@ -324,7 +330,7 @@ def _take_any_major(problem: Problem) -> tuple[bool, bool]:
     """
     if ITEM_SIZES[problem.dtype] == 2:
         return True, True
-    if problem.dtype in BYTES:
+    if ITEM_SIZES[problem.dtype] == 1:
         return False, False
     both = problem.a.col != 1 and problem.b.row != 1
     return not both or problem.m > problem.n, not both or problem.m <= problem.n

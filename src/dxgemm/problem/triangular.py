@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.handwritten.parts import k_ranges
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.problem.complex_form import in_parts
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, PRODUCT_BITS
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, PRODUCT_BITS, factor_dtypes
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides, copied_step
 from dxgemm.problem.problem import EXCHANGE, Problem, exchanged
@@ -107,7 +108,7 @@ def _copy_of(problem: Problem, name: str, triangle: str) -> tuple[CleanCopy, Str
     elif packed > 1:
         parts, copied_as, cols = str(packed), "int32", cols // packed
         read, written = (Strides(x.batch // packed, x.row // packed, 1) for x in (own, out))
-    elif dtype in PRODUCT_BITS:
+    elif dtype in PRODUCT_BITS or dtype in FLOAT8:
         copied_as = f"int{8 * ITEM_SIZES[dtype]}"
     sizes = batch, rows, cols, width
     arguments = KernelArguments(
@@ -115,7 +116,7 @@ def _copy_of(problem: Problem, name: str, triangle: str) -> tuple[CleanCopy, Str
         extents={name: ((*steps, 1), sizes) for name, steps in
                  (("a", read), ("b", read), ("out", written))},
     )  # fmt: skip
-    unit_dtype = dtype if triangle.startswith(UNIT) else ""
+    unit_dtype = factor_dtypes(dtype)[name == "b"] if triangle.startswith(UNIT) else ""
     copy = CleanCopy(name, arguments, shape, unit_dtype, parts)
     return copy, out.transposed() if is_turned else out
 

@@ -271,12 +271,14 @@ class Torch(Library):
         return (shape, tuple(stride // item_size for stride in strides), *key[2:])
 
     def host_view(self, array: Any) -> np.ndarray:
-        """View the memory of a host tensor as a NumPy array; bfloat16 as integers."""
+        """View the memory of a host tensor as a NumPy array; bfloat16 and float8 as integers."""
         tensor = array.detach()
         if tensor.is_conj():  # what is in memory
             tensor = tensor.conj()
         if tensor.dtype is self._torch.bfloat16:
             tensor = tensor.view(self._torch.int16)
+        elif str(tensor.dtype).startswith("torch.float8"):
+            tensor = tensor.view(self._torch.int8)
         return tensor.numpy()
 
     def current_stream(self, array: Any) -> int:
@@ -350,18 +352,18 @@ def dtype_name(dtype: np.dtype) -> str:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy dtype of a name; bfloat16 comes from ml_dtypes.
+    """NumPy dtype of a name; bfloat16 and float8 come from ml_dtypes.
 
     Raises:
         MissingPackageError: ml_dtypes is needed, and is not installed.
     """
-    if name != "bfloat16":
+    if name != "bfloat16" and not name.startswith("float8"):
         return np.dtype(name)
     try:
-        return np.dtype(import_module("ml_dtypes").bfloat16)
+        return np.dtype(getattr(import_module("ml_dtypes"), name))
     except ImportError as error:
         raise MissingPackageError(
-            "gemm: NumPy has no bfloat16 of its own; pip install ml-dtypes."
+            f"gemm: NumPy has no {name} of its own; pip install ml-dtypes."
         ) from error
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from dxgemm.compiler import PARAMETERS, KernelSpec
 from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError, MissingPackageError
+from dxgemm.handwritten.parts.block_scales import BLOCK_K
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import factor_dtypes
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.kernel_arguments import Arguments, Call, Extents, KernelArguments
@@ -134,6 +136,11 @@ class SimulatedLaunch:
             strides = Strides(next(left), next(left), next(left))
             columns = problem.n if place < wide else problem.result_columns
             sizes = problem.batch, problem.m, columns
+            if operand.kind == "blocks":
+                is_last = epilogue is not None and place == len(epilogue.operands) - 1
+                is_of_b = is_last is not (epilogue is not None and epilogue.is_transposed)
+                along = problem.n if is_of_b else problem.m
+                sizes = problem.batch, -(-along // operand.block), -(-problem.k // BLOCK_K)
             arguments.append((_pointer(value, operand.dtype, strides, sizes), *strides))
         return tuple(arguments)
 
@@ -166,5 +173,6 @@ def _pointer(address: int, dtype: str, strides: tuple[int, ...], sizes: tuple[in
 
 
 def _element(dtype: str) -> str:
-    """Element type that compiled kernels see: half precision and bool as their bits."""
-    return {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}.get(dtype, dtype)
+    """Element type that compiled kernels see: narrow floats and bool as their bits."""
+    bits = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
+    return (bits | dict.fromkeys(FLOAT8_KINDS, "uint8")).get(dtype, dtype)

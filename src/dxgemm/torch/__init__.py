@@ -7,7 +7,7 @@
         y = model(x)                                               # torch's own products
 
 The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `gemm_epilogue`,
-`apply_epilogue`, `inner`, `matmul` and `gemm_grouped`.
+`apply_epilogue`, `inner`, `matmul`, `gemm_grouped` and `scaled_mm`.
 Each computes a new tensor and never returns one that shares memory with an operand.
 """
 
@@ -23,10 +23,13 @@ except ImportError as error:
     ) from error
 
 from dxgemm.torch.derivatives import derivative
-from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul
+from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul, scaled_mm
 from dxgemm.torch.routing import batch_invariant
 
-__all__ = ["Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul"]
+__all__ = [
+    "Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul",
+    "scaled_mm",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -24,6 +24,7 @@ from dxgemm.torch.operands import (
     named_in_errors,
 )
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
+from dxgemm.torch.scaled_operators import scaled_operator
 
 
 @named_in_errors("linear", a="x", b="weight")
@@ -227,6 +228,50 @@ def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> tor
     a, b = cast_operand("a", a), cast_operand("b", b)
     check_tensor("offsets", offsets)
     return grouped_operator(a, b, offsets)
+
+
+@named_in_errors("scaled_mm", a="input", b="mat2")
+def scaled_mm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """input @ mat2 of float8 with scales, like `torch._scaled_mm`, of any sizes and strides.
+
+    Args:
+        input: (m, k), float8_e4m3fn or float8_e5m2, any strides.
+        mat2: (k, n), float8_e4m3fn or float8_e5m2, any strides.
+        scale_a, scale_b: float32, as `dxgemm.gemm` takes them: of one element, (m, 1) and (1, n),
+            or of blocks.
+        bias: (n,), float32, float16 or bfloat16; None for none.
+        scale_result: float32 of one element, for a result of float8; None for 1.
+        out_dtype: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2; None for that of input.
+        use_fast_accum: True permits sums that stay in the tensor core (precision "fast").
+
+    Returns:
+        A new tensor (m, n), contiguous. float8 saturates.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        DxgemmError: any error that `dxgemm.gemm` raises.
+
+    Notes:
+        Runs on torch's current stream and does not synchronise. There is no gradient.
+    """
+    named = {"input": input, "mat2": mat2, "scale_a": scale_a, "scale_b": scale_b}
+    for name, operand in (*named.items(), ("bias", bias), ("scale_result", scale_result)):
+        if operand is not None or name in named:
+            check_tensor(name, operand)
+    use_fast_accum = as_flag("use_fast_accum", use_fast_accum)
+    return scaled_operator(
+        input, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum
+    )
 
 
 class Linear(torch.nn.Linear):

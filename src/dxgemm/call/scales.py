@@ -1,0 +1,235 @@
+"""Scales of float8 operands: numbers become part of alpha, arrays operands of the epilogue."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.call.factors import number, real_number
+from dxgemm.epilogues import catalogue
+from dxgemm.epilogues.block_scales import block_scales
+from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
+from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError, UnsupportedProblemError
+from dxgemm.handwritten.parts.block_scales import BLOCK_K
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
+from dxgemm.problem.layout import Layout
+from dxgemm.runtime.arrays import Library, find_library
+
+
+class Scale(NamedTuple):
+    """Array of scales of an operand.
+
+    Attributes:
+        name: "scale_a" or "scale_b".
+        library, array, layout: the array.
+        along: rows of a, or columns of b.
+        blocks: blocks of 128 k.
+    """
+
+    name: str
+    library: Library
+    array: Any
+    layout: Layout
+    along: int
+    blocks: int
+
+    @property
+    def is_one(self) -> bool:
+        """True for one number in memory."""
+        return all(size == 1 for size in self.layout.shape)
+
+    @property
+    def is_vector(self) -> bool:
+        """True for a scale of each row of a, or column of b."""
+        shape = self.layout.shape
+        return shape == (self.along,) or shape[-2:] == self.matrix(self.along, 1)
+
+    @property
+    def has_blocks(self) -> bool:
+        """True for a scale of each row of a (column of b), or of each 128, and of 128 k."""
+        each = (self.along, -(-self.along // BLOCK_K))
+        return self.layout.shape[-2:] in [self.matrix(count, self.blocks) for count in each]
+
+    def matrix(self, along: int, k: int) -> tuple[int, int]:
+        """Shape of a matrix of scales, with sizes along the rows (columns) and along k."""
+        return (along, k) if self.name == "scale_a" else (k, along)
+
+    def vector(self) -> Any:
+        """View with an element for each row of a (column of b), behind those of the batch."""
+        shape, strides = self.layout.shape, self.layout.strides
+        if self.is_one:
+            return self.library.view(self.array, (), (self.along,), (0,))
+        if len(shape) == 1:
+            return self.array
+        kept = [*range(len(shape) - 2), len(shape) - (2 if self.name == "scale_a" else 1)]
+        steps = tuple(strides[i] for i in kept)
+        return self.library.view(self.array, (), tuple(shape[i] for i in kept), steps)
+
+    def repeated(self) -> Scale:
+        """The same scales for each block of 128 k, as a view."""
+        shape, strides = self.layout.shape, self.layout.strides
+        along, step = -(-self.along // BLOCK_K), 0
+        if not self.is_one:
+            place = -2 if self.name == "scale_a" and len(shape) > 1 else -1
+            along, step = self.along, strides[place]
+        batch = shape[:-2] if len(shape) > 2 else ()
+        shape, strides = (
+            (*batch, *self.matrix(along, self.blocks)),
+            (*strides[: len(batch)], *self.matrix(step, 0)),
+        )
+        array = self.library.view(self.array, (), shape, strides)
+        return self._replace(array=array, layout=self.layout._replace(shape=shape, strides=strides))
+
+
+def with_scales(
+    operands: tuple[Any, Any, Any], alpha: Any, beta: Any, epilogue: Any, inner: Any,
+    scales: tuple[Any, Any, Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """Alpha and the epilogue of a call with `scale_a`, `scale_b` and `scale_out`, or None for each.
+
+    Args:
+        operands: a, b, and out or c.
+        alpha, beta, epilogue, inner: as `gemm` takes them.
+
+    Raises:
+        DtypeError: the operand of a scale is not float8, or a scale is an array of another dtype
+            than float32.
+        ShapeError: an array of scales fits neither the rows (columns) nor the blocks of its
+            operand, or only one of the two has blocks.
+        ArrayTypeError: a scale is neither a number nor an array that can be read.
+        UnsupportedProblemError: scales of blocks or of out meet a reduction, scales of a and b an
+            inner function, or c one array of scales.
+    """
+    a, b, out = operands
+    *factors, scale_out = scales
+    if scale_out is not None:
+        epilogue = _with_scaled_result(out, epilogue, scale_out)
+    if all(scale is None for scale in factors):
+        return alpha, epilogue
+    for name, operand in (("scale_a", a), ("scale_b", b)):
+        _check_float8(name, f"<{name[-1]}>", operand)
+        if len(operand.shape) not in (2, 3):
+            return alpha, epilogue  # the operand is refused later
+    if inner is not None:
+        raise UnsupportedProblemError(
+            f"gemm: scale_a and scale_b are factors of products, and {inner.name} is another "
+            "function; leave them out."
+        )
+    arrays: list[Scale | None] = []
+    for name, scale in zip(("scale_a", "scale_b"), factors, strict=True):
+        is_array = _is_array(scale)
+        arrays.append(_scale(name, scale, a, b) if is_array else None)
+        if not is_array and scale is not None:
+            alpha = number("<alpha>", alpha) * real_number(name, scale)
+    of_a, of_b = arrays
+    if of_a is None and of_b is None:
+        return alpha, epilogue
+    if any(scale is not None and not scale.is_one and not scale.is_vector for scale in arrays):
+        return alpha, _with_blocks(of_a, of_b, epilogue)
+    if beta != 0:  # the epilogue would multiply c too
+        if of_a is None or of_b is None:
+            raise UnsupportedProblemError(
+                "gemm: beta is not 0, so that arrays of scales come in pairs; pass scale_a and "
+                "scale_b as arrays, such as of one element, or both as numbers."
+            )
+        return alpha, _with_blocks(of_a.repeated(), of_b.repeated(), epilogue)
+    stage = _vector_stage(of_a, of_b)
+    return alpha, stage if epilogue is None else stage | bound_epilogue(epilogue)
+
+
+def _is_array(scale: Any) -> bool:
+    """True for an array, of whose kind NumPy's numbers are not."""
+    return hasattr(scale, "shape") and not isinstance(scale, np.generic)
+
+
+def _check_float8(name: str, what: str, operand: Any) -> None:
+    dtype = str(getattr(operand, "dtype", type(operand).__name__)).removeprefix("torch.")
+    if dtype not in FLOAT8_KINDS:
+        raise DtypeError(
+            f"gemm: {name} is for arrays of {' and '.join(FLOAT8_KINDS)}, but {what} is {dtype}; "
+            "multiply alpha by a number, or pass an epilogue."
+        )
+
+
+def _with_scaled_result(out: Any, epilogue: Any, scale: Any) -> BoundEpilogue:
+    """The epilogue with a multiplication behind it."""
+    _check_float8("scale_out", "<out>", out)
+    if _is_array(scale):
+        library, layout = _inspected("scale_out", scale)
+        if any(size != 1 for size in layout.shape):
+            raise ShapeError(f"gemm: scale_out is {layout.shape}; pass one number.")
+        columns = library.view(scale, (), tuple(out.shape)[-1:], (0,))
+        stage: BoundEpilogue = catalogue.scale_columns(columns)
+    else:
+        stage = catalogue.scale(real_number("scale_out", scale))
+    if epilogue is None:
+        return stage
+    chain = bound_epilogue(epilogue)
+    if chain.reduction is not None:
+        raise UnsupportedProblemError(
+            f"gemm: {chain.reduction} does not go with scale_out; leave one of them out."
+        )
+    return chain | stage
+
+
+def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
+    """Library and layout of an array of float32."""
+    library = find_library(name, array)
+    if library is None:
+        raise ArrayTypeError(
+            f"gemm: {name} is a {type(array).__name__}; pass a number, or an array of CuPy, NumPy "
+            "or torch."
+        )
+    _, key = library.inspect(array)
+    library.check(name, array, key)
+    layout = library.layout(key)
+    if layout.dtype != "float32":
+        raise DtypeError(f"gemm: {name} has dtype {layout.dtype}; scales are float32: convert it.")
+    return library, layout
+
+
+def _scale(name: str, array: Any, a: Any, b: Any) -> Scale:
+    library, layout = _inspected(name, array)
+    along = a.shape[-2] if name == "scale_a" else b.shape[-1]
+    scale = Scale(name, library, array, layout, along, -(-a.shape[-1] // BLOCK_K))
+    if len(layout.shape) > 3 or not (scale.is_one or scale.is_vector or scale.has_blocks):
+        raise ShapeError(
+            f"gemm: {name} is {layout.shape} for <a> {tuple(a.shape)} and <b> {tuple(b.shape)}; "
+            f"pass one number, ({along},) or {scale.matrix(along, 1)} for whole "
+            f"{'rows' if name == 'scale_a' else 'columns'}, or {scale.matrix(along, scale.blocks)} "
+            f"or {scale.matrix(-(-along // BLOCK_K), scale.blocks)} for blocks of {BLOCK_K} k."
+        )
+    return scale
+
+
+def _vector_stage(of_a: Scale | None, of_b: Scale | None) -> BoundEpilogue:
+    """The epilogue that multiplies by the scales of rows and columns."""
+    if of_b is None:
+        assert of_a is not None
+        stage: BoundEpilogue = catalogue.scale_rows(of_a.vector())
+    elif of_a is None:
+        stage = catalogue.scale_columns(of_b.vector())
+    else:
+        stage = catalogue.dequantise(of_a.vector(), of_b.vector())
+    return stage
+
+
+def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> BoundEpilogue:
+    """The epilogue with scales of blocks as its last stage."""
+    for scale, other in ((of_a, "scale_a"), (of_b, "scale_b")):
+        if scale is None or not scale.has_blocks:
+            raise ShapeError(
+                f"gemm: the scales of one operand belong to blocks of {BLOCK_K} k, those of the "
+                f"other do not: {other} must have a scale for each block of k, too."
+            )
+    assert of_a is not None and of_b is not None
+    stage: BoundEpilogue = block_scales(of_a.array, of_b.array)
+    if epilogue is None:
+        return stage
+    chain = bound_epilogue(epilogue)
+    if chain.reduction is not None:
+        raise UnsupportedProblemError(
+            f"gemm: {chain.reduction} does not go with scales of blocks; reduce the result."
+        )
+    return chain | stage

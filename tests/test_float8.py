@@ -1,0 +1,426 @@
+"""Products of float8: formats, scales, layouts and errors, by every kernel that computes them."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import epilogues, errors, reductions
+from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.operands import FLOAT8
+from dxgemm.runtime.device import device_facts
+
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+CASES = [
+    (E4M3, E4M3, ("row", "col")), (E5M2, E5M2, ("row", "col")), (E4M3, E5M2, ("row", "row")),
+    (E5M2, E4M3, ("col", "row")), (E5M2, E4M3, ("col", "col")),
+]  # fmt: skip
+KERNELS = [i for i in IMPLEMENTATIONS if i.is_own and {*FLOAT8} <= {*i.kernel.dtypes}]
+SIZES = [(3, 5, 20), (6, 1, 4)]
+BLOCKED = (3, 5, 260)
+if not simulator_enabled():
+    SIZES = [(256, 512, 640), (130, 266, 300), (257, 1, 33), (16, 1024, 4096), (1, 40, 129)]
+    BLOCKED = SIZES[1]
+
+
+@pytest.fixture(params=KERNELS, ids=[entry.name for entry in KERNELS])
+def kernel(request):
+    """A kernel that runs here, with the precision that it needs."""
+    if reason := request.param.runs_on(device_facts(0).arch):
+        pytest.skip(reason)
+    precision = "fast" if request.param.name == "wgmma" else None
+    return {"implementation": request.param.name, "precision": precision}
+
+
+def skip_unscaled(kernel):
+    if not find_implementation(kernel["implementation"]).kernel.takes_block_scales:
+        pytest.skip("its sums are not scaled by blocks")
+
+
+def send(array):
+    """An array where kernels read it: in torch's memory on a GPU, since CuPy has no float8."""
+    if simulator_enabled():
+        return array
+    import torch
+
+    if array.flags.f_contiguous and not array.flags.c_contiguous:
+        return send(array.T.copy()).T
+    bits = np.ascontiguousarray(array).view(f"u{array.itemsize}").copy()
+    sent = torch.from_numpy(bits).cuda().view(getattr(torch, str(array.dtype)))
+    return sent.reshape(array.shape)
+
+
+def fetch(array):
+    return array if simulator_enabled() else array.float().cpu().numpy()
+
+
+def empty(shape, dtype="float32"):
+    return send(np.full(shape, np.nan, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype))
+
+
+def whole(rng, shape, dtype, order="row", most=3):
+    """Small integers, whose sums of 128 products the tensor core keeps exactly."""
+    values = rng.integers(-most, most + 1, shape).astype(np.float32)
+    return values.astype(dtype) if order == "row" else values.T.astype(dtype).T.copy("F")
+
+
+def powers(rng, *shape):
+    return 2.0 ** rng.integers(-3, 4, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("a_dtype", "b_dtype", "orders"), CASES, ids=str)
+def test_every_format_size_and_layout(kernel, a_dtype, b_dtype, size, orders):
+    (m, n, k), rng = size, np.random.default_rng(0)
+    a, b = whole(rng, (m, k), a_dtype, orders[0]), whole(rng, (k, n), b_dtype, orders[1])
+    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
+    out = dxgemm.gemm(send(a), send(b), send(c), 2.0, 3.0, out=empty((m, n)), **kernel)
+    np.testing.assert_array_equal(fetch(out), 2 * (a.astype(float) @ b.astype(float)) + 3 * c)
+
+
+@pytest.mark.parametrize("dtype", [None, "float16", "float32"])
+def test_results_are_rounded_once(kernel, dtype):
+    (m, n, k), rng = SIZES[0], np.random.default_rng(1)
+    a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col")
+    out = None if dtype is None else empty((m, n), dtype)
+    result = dxgemm.gemm(send(a), send(b), out=out, alpha=3.0, **kernel)
+    assert str(result.dtype).removeprefix("torch.") == (dtype or "bfloat16")
+    wanted = (3 * (a.astype(float) @ b.astype(float))).astype(dtype or ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(fetch(result).astype(float), wanted.astype(float))
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_every_encoding(kernel, dtype):
+    """Each of 256 encodings times one: subnormals, the largest, infinities, and each NaN."""
+    a = np.arange(256, dtype=np.uint8).view(dtype).reshape(256, 1)
+    a = np.concatenate([a, np.zeros((256, 15), dtype)], 1)
+    b = np.ones((16, 1), dtype)
+    out = dxgemm.gemm(send(a), send(b), out=empty((256, 1)), **kernel)
+    np.testing.assert_array_equal(fetch(out)[:, 0], a[:, 0].astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["numbers", "one", "rows", "columns", "both"])
+@pytest.mark.parametrize("out_order", ["C", "F"])
+def test_scales_of_whole_operands(kernel, kind, out_order):
+    (m, n, k), rng = SIZES[0], np.random.default_rng(2)
+    a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E5M2, "col")
+    x, y = (np.float32([[0.5]]), np.float32(4)) if kind in ("numbers", "one") else (1.0, 1.0)
+    if kind in ("rows", "both"):
+        x = powers(rng, m, 1)
+    if kind in ("columns", "both"):
+        y = powers(rng, n)
+    is_sent = [np.size(v) > 1 or kind == "one" for v in (x, y)]
+    sent = [send(np.array(v)) if s else float(np.squeeze(v)) for v, s in zip((x, y), is_sent)]
+    bias = rng.integers(-9, 10, n).astype(np.float32)
+    out = empty((n, m) if out_order == "F" else (m, n))
+    out = out.T if out_order == "F" else out
+    dxgemm.gemm(
+        send(a), send(b), scale_a=sent[0], scale_b=sent[1], alpha=3.0, out=out,
+        epilogue=epilogues.bias(send(bias)) | epilogues.relu, **kernel,
+    )  # fmt: skip
+    wanted = 3 * ((a.astype(float) * x) @ (b.astype(float) * y)) + bias
+    np.testing.assert_array_equal(fetch(out), np.maximum(wanted, 0))
+
+
+@pytest.mark.parametrize("rows", ["one", "rows", "flat"])
+def test_scales_do_not_multiply_c(kernel, rows):
+    (m, n, k), rng = SIZES[0], np.random.default_rng(12)
+    skip_unscaled(kernel)
+    a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col")
+    x = {"one": np.float32([[2]]), "rows": powers(rng, m, 1), "flat": powers(rng, m)}[rows]
+    y = powers(rng, 1, n) if rows == "rows" else np.float32([0.5])
+    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
+    sent = send(c.copy())
+    dxgemm.gemm(send(a), send(b), sent, 2.0, 3.0, scale_a=send(x), scale_b=send(y), **kernel)
+    scaled = (a.astype(float) * x.reshape(-1, 1)) @ (b.astype(float) * y)
+    np.testing.assert_array_equal(fetch(sent), 2 * scaled + 3 * c)
+
+
+def spread(scales, along, k, axis):
+    """Scales of blocks as factors of elements."""
+    blocks = scales.shape[axis]
+    each = -(-along // 128) if blocks == -(-along // 128) and blocks != along else along
+    repeated = np.repeat(scales, 1 if each == along else 128, axis)
+    repeated = np.repeat(repeated, 128, 1 - axis)
+    return repeated[:along, :k] if axis == 0 else repeated[:k, :along]
+
+
+@pytest.mark.parametrize("a_block", [1, 128])
+@pytest.mark.parametrize("b_block", [1, 128])
+@pytest.mark.parametrize("out_order", ["C", "F"])
+def test_scales_of_blocks(kernel, a_block, b_block, out_order):
+    (m, n, k), rng = BLOCKED, np.random.default_rng(3)
+    skip_unscaled(kernel)
+    a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col")
+    x = powers(rng, -(-k // 128), -(-m // a_block)).T  # rows are neighbours
+    y = powers(rng, -(-k // 128), -(-n // b_block))
+    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
+    out = empty((n, m) if out_order == "F" else (m, n))
+    out = out.T if out_order == "F" else out
+    dxgemm.gemm(
+        send(a), send(b), send(c), 2.0, 3.0, scale_a=send(x), scale_b=send(y), out=out,
+        epilogue=epilogues.scale(2.0), **kernel,
+    )  # fmt: skip
+    left, right = a.astype(float) * spread(x, m, k, 0), b.astype(float) * spread(y, n, k, 1)
+    np.testing.assert_array_equal(fetch(out), 2 * (2 * (left @ right) + 3 * c))
+
+
+@pytest.mark.parametrize("scaled", ["", "rows", "blocks"])
+def test_a_batch_has_scales_of_its_own(kernel, scaled):
+    batch, rng = 2, np.random.default_rng(4)
+    m, n, k = BLOCKED
+    if scaled == "blocks":
+        skip_unscaled(kernel)
+    a, b = (whole(rng, (batch, *shape), E4M3) for shape in ((m, k), (k, n)))
+    x, y, scales = np.ones((batch, m, 1)), np.ones((batch, 1, n)), {}
+    if scaled:
+        x, y = powers(rng, batch, m, 1), powers(rng, 1, 1, n)
+        scales = {"scale_a": send(x), "scale_b": send(y[0])}
+    if scaled == "blocks":
+        x, y = powers(rng, batch, m, -(-k // 128)), powers(rng, batch, -(-k // 128), n)
+        scales = {"scale_a": send(x), "scale_b": send(y)}
+        x, y = np.repeat(x, 128, 2)[..., :k], np.repeat(y, 128, 1)[:, :k]
+    out = dxgemm.gemm(send(a), send(b), out=empty((batch, m, n)), **scales, **kernel)
+    np.testing.assert_array_equal(fetch(out), (a.astype(float) * x) @ (b.astype(float) * y))
+
+
+@pytest.mark.parametrize("triangular", [("lower", None), ("unit upper", "unit lower")], ids=str)
+def test_triangular_operands(triangular):
+    rng = np.random.default_rng(13)
+    a, b = whole(rng, (40, 40), E4M3), whole(rng, (40, 40), E5M2, "col")
+    out = dxgemm.gemm(send(a), send(b), triangular=triangular, scale_a=2.0, out=empty((40, 40)))
+    left, right = a.astype(float), b.astype(float)
+    left = np.tril(left) if triangular[0] == "lower" else np.triu(left, 1) + np.eye(40)
+    right = np.tril(right, -1) + np.eye(40) if triangular[1] else right
+    np.testing.assert_array_equal(fetch(out), 2 * left @ right)
+
+
+def test_a_reduction_sees_scaled_values(kernel):
+    (m, n, k), rng = SIZES[0], np.random.default_rng(5)
+    a, b, x = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col"), powers(rng, m)
+    largest = reductions.max(axis=1)
+    total = dxgemm.gemm(send(a), send(b), scale_a=send(x), epilogue=largest, **kernel)
+    wanted = (a.astype(float) * x[:, None]) @ b.astype(float)
+    np.testing.assert_array_equal(fetch(total), wanted.max(1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("draw", ["standard_normal", "random"])
+@pytest.mark.parametrize("k", [512, 8192, 65536])
+def test_sums_of_random_numbers_are_within_their_bound(kernel, k, draw):
+    """Of |a| @ |b|: 2**-9 if promoted every 128 of k, 2**-3 if not."""
+    rng, (m, n) = np.random.default_rng(6), (64, 128)
+    a, b = (getattr(rng, draw)(shape).astype(E4M3) for shape in ((m, k), (n, k)))
+    out = fetch(dxgemm.gemm(send(a), send(b).T, out=empty((m, n)), **kernel)).astype(float)
+    exact, size = a.astype(float) @ b.T.astype(float), abs(a.astype(float)) @ abs(b.T.astype(float))
+    worst = (abs(out - exact) / size).max()
+    assert worst < (2.0**-9 if kernel["precision"] is None else 2.0**-3), worst
+
+
+BAD = {
+    "another length": ({"scale_a": np.ones(4, np.float32)}, errors.ShapeError, r"\(3,\) or"),
+    "a row as a column": ({"scale_b": np.ones((5, 1), np.float32)}, errors.ShapeError, r"\(1, 5\)"),
+    "float64": ({"scale_a": np.ones(3)}, errors.DtypeError, "float64; scales are float32"),
+    "text": ({"scale_a": "two"}, errors.ScalarError, "real number"),
+    "a list": ({"scale_a": [1.0]}, errors.ScalarError, "real number"),
+    "one of blocks": (
+        {"scale_a": np.ones((3, 3), np.float32), "scale_b": 2.0}, errors.ShapeError, "scale_b must"
+    ),
+    "rows and blocks": (
+        {"scale_a": np.ones(3, np.float32), "scale_b": np.ones((3, 1), np.float32)},
+        errors.ShapeError, "scale_a must",
+    ),
+    "c": (
+        {"scale_a": np.ones(3, np.float32), "beta": 1.0}, errors.UnsupportedProblemError, "in pairs"
+    ),
+    "a reduction": (
+        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
+         "epilogue": reductions.max()},
+        errors.UnsupportedProblemError, "reduce the result",
+    ),
+    "a mask": (
+        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
+         "mask": np.ones((1, 1), bool)},
+        errors.UnsupportedProblemError, "scales of blocks",
+    ),
+    "fast blocks": (
+        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
+         "implementation": "wgmma"},
+        errors.UnsupportedProblemError, "not scaled by blocks",
+    ),
+    "an inner function": (
+        {"scale_a": 2.0, "inner": dxgemm.inners.min_plus}, errors.UnsupportedProblemError, "factors"
+    ),
+    "another batch": (
+        {"scale_a": np.ones((2, 3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32)},
+        errors.ShapeError, "for each, or for all",
+    ),
+    "a precision of others": ({"precision": "tf32"}, errors.PrecisionError, "tf32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_scales_are_refused_before_anything_is_written(case):
+    options, error, text = BAD[case]
+    rng = np.random.default_rng(7)
+    a, b = send(whole(rng, (3, 260), E4M3)), send(whole(rng, (260, 5), E4M3))
+    c = send(np.full((3, 5), 7, np.float32))
+    with pytest.raises(error, match=text):
+        dxgemm.gemm(a, b, c, **{
+            name: send(value) if isinstance(value, np.ndarray) and name != "mask" else value
+            for name, value in options.items()
+        })  # fmt: skip
+    np.testing.assert_array_equal(fetch(c), 7)
+
+
+def test_scales_are_for_float8_alone():
+    ones = np.ones((4, 4), np.float32)
+    with pytest.raises(errors.DtypeError, match="scale_a is for arrays of float8_e4m3fn"):
+        dxgemm.gemm(ones, ones, scale_a=2.0)
+    eights = ones.astype(E4M3)
+    with pytest.raises(errors.ShapeError, match="1 dimensions"):
+        dxgemm.gemm(eights[0], eights, scale_a=np.ones(4, np.float32))
+    with pytest.raises(errors.DtypeError, match="a is list"):
+        dxgemm.gemm([[1.0]], eights, scale_a=2.0)
+    with pytest.raises(errors.DtypeError, match="bfloat16 or both float16"):
+        dxgemm.gemm(eights, eights, out=ones.astype(np.float64))
+    with pytest.raises(errors.DtypeError, match="dtypes differ"):
+        dxgemm.gemm(eights, ones)
+
+
+def test_a_plan_and_an_explanation_take_scales():
+    rng = np.random.default_rng(8)
+    a, b = (send(whole(rng, shape, E4M3)) for shape in ((3, 260), (260, 5)))
+    scale = send(np.float32([2.0]))
+    plan = dxgemm.plan(a, b, scale_a=scale, scale_b=4.0, out=empty((3, 5)))
+    first = fetch(plan()).copy()
+    scale[...] = 1.0
+    np.testing.assert_array_equal(fetch(plan()), first / 2)
+    assert "float8_e4m3fn" in str(dxgemm.explain(a, b, scale_a=scale))
+
+
+QUANTISE = [
+    i for i in IMPLEMENTATIONS
+    if i.is_own and i.kernel.quantises and {*FLOAT8, "bfloat16"} & {*i.kernel.dtypes}
+]  # fmt: skip
+LARGEST = {E4M3: 448, E5M2: 57344}
+
+
+def rounded(values, dtype):
+    """Values as float8, saturated, in float64."""
+    most = LARGEST[dtype]
+    return np.clip(np.asarray(values, np.float32), -most, most).astype(dtype).astype(float)
+
+
+@pytest.mark.parametrize("implementation", QUANTISE, ids=[entry.name for entry in QUANTISE])
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("out_order", ["C", "F", "odd"])
+def test_results_of_float8_saturate(implementation, dtype, out_order):
+    if reason := implementation.runs_on(device_facts(0).arch):
+        pytest.skip(reason)
+    is_skinny = "skinny" in implementation.name
+    (m, n, k), rng = (4 if is_skinny else 32, 80, 64), np.random.default_rng(9)
+    if simulator_enabled():
+        m, n, k = 3, 16, 5
+    operands = E4M3 if E4M3.name in implementation.kernel.dtypes else np.dtype(ml_dtypes.bfloat16)
+    a, b = whole(rng, (m, k), operands), whole(rng, (k, n), operands, "col")
+    factors = 2.0 ** rng.integers(-20, 14, n).astype(np.float32)
+    factors[:2] = np.nan, np.inf
+    shape = {"C": (m, n), "F": (n, m), "odd": (m, n + 1)}[out_order]
+    out = send(np.zeros(shape, dtype))
+    out = {"C": out, "F": out.T, "odd": out[:, 1:]}[out_order]
+    precision = "fast" if implementation.name == "wgmma" and operands == E4M3 else None
+    dxgemm.gemm(
+        send(a), send(b), out=out, epilogue=epilogues.scale_columns(send(factors)),
+        scale_out=send(np.float32([3])), implementation=implementation.name, precision=precision,
+    )  # fmt: skip
+    with np.errstate(all="ignore"):
+        wanted = rounded(np.float32(a.astype(float) @ b.astype(float)) * factors * 3, dtype)
+    found = fetch(out).astype(float)
+    np.testing.assert_array_equal(found, wanted)
+    number = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_rounding_is_to_nearest_even_and_keeps_subnormals(dtype):
+    """Every number of the format, those between, and their neighbours in float32."""
+    codes = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+    numbers = np.unique(codes[np.isfinite(codes)])
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    close = [np.nextafter(middles, np.float32(end)) for end in (np.inf, -np.inf)]
+    others = np.float32([-0.0, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-30])
+    values = np.concatenate([numbers, middles, *close, others])
+    ones, row = np.ones((1, 1), E4M3), np.zeros((1, values.size), E4M3)
+    out = send(np.zeros((1, values.size), dtype))
+    bias = epilogues.bias(send(values))
+    dxgemm.gemm(send(ones), send(row), out=out, epilogue=bias)
+    np.testing.assert_array_equal(fetch(out)[0].astype(float), rounded(values + 0, dtype))
+
+
+def test_float8_beside_the_result_and_read_again():
+    rng = np.random.default_rng(10)
+    a, b = whole(rng, (6, 16), E4M3), whole(rng, (16, 32), E4M3, "col")
+    kept, matrix = send(np.zeros((6, 32), E5M2)), whole(rng, (6, 32), E4M3)
+    chain = epilogues.residual(send(matrix)) | epilogues.keep(kept=kept)
+    out = dxgemm.gemm(send(a), send(b), out=empty((6, 32)), epilogue=chain)
+    wanted = a.astype(float) @ b.astype(float) + matrix.astype(float)
+    np.testing.assert_array_equal(fetch(out), wanted)
+    np.testing.assert_array_equal(fetch(kept).astype(float), rounded(wanted, E5M2))
+
+
+def test_wrong_results_of_float8_are_refused():
+    a, b = send(np.ones((4, 16), E4M3)), send(np.ones((16, 8), E4M3))
+    eights, wide = send(np.zeros((4, 8), E4M3)), send(np.zeros((4, 8), np.float32))
+    for error, text, options in (
+        (errors.UnsupportedProblemError, "not added", {"c": eights, "beta": 1.0}),
+        (errors.DtypeError, "scale_out is for arrays", {"out": wide, "scale_out": 2.0}),
+        (errors.DtypeError, "scale_out is for arrays", {"scale_out": 2.0}),
+        (errors.ShapeError, "pass one number",
+         {"out": eights, "scale_out": send(np.ones(8, np.float32))}),
+        (errors.UnsupportedProblemError, "does not go with scale_out",
+         {"out": eights, "scale_out": 2.0, "epilogue": reductions.max()}),
+        (errors.UnsupportedProblemError, "does not reduce",
+         {"out": eights, "epilogue": reductions.max()}),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            dxgemm.gemm(a, b, **options)
+    np.testing.assert_array_equal(fetch(eights).astype(float), 0)
+
+
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "float32", "float8_e5m2"])
+def test_scaled_mm_of_torch(out_dtype):
+    torch = pytest.importorskip("torch")
+    from dxgemm.torch import scaled_mm
+
+    device = "cpu" if simulator_enabled() else "cuda"
+    rng = np.random.default_rng(11)
+    a, b, bias = whole(rng, (5, 130), E4M3), whole(rng, (130, 7), E5M2), powers(rng, 7)
+    x, y = powers(rng, 5, 1), powers(rng, 1, 7)
+    first, second = (
+        torch.tensor(v.astype(np.float32)).to(getattr(torch, str(v.dtype))).to(device)
+        for v in (a, b)
+    )
+    of_a, of_b, added, factor = (
+        torch.tensor(v).to(device) for v in (x, y, bias, np.float32([0.5]))
+    )
+    is_byte = out_dtype is None or out_dtype.startswith("float8")
+    result = scaled_mm(
+        first, second, of_a, of_b, added, scale_result=factor if is_byte else None,
+        out_dtype=out_dtype and getattr(torch, out_dtype), use_fast_accum=True,
+    )  # fmt: skip
+    wanted = (a.astype(float) * x) @ (b.astype(float) * y) + bias
+    if is_byte:
+        wanted = rounded(wanted / 2, E4M3 if out_dtype is None else E5M2)
+    else:
+        wanted = torch.tensor(wanted, dtype=result.dtype).double().numpy()
+    np.testing.assert_array_equal(result.double().cpu().numpy(), wanted)
+    with pytest.raises(errors.DtypeError, match=r"dxgemm.torch.scaled_mm: input is torch.float32"):
+        scaled_mm(first.float(), second, of_a, of_b)
+    with pytest.raises(errors.ShapeError, match=r"must be \(m, k\) and \(k, n\)"):
+        scaled_mm(first, second.T, of_a, of_b)
+    with pytest.raises(errors.DtypeError, match="scale_result is for results of float8"):
+        scaled_mm(first, second, of_a, of_b, None, factor, torch.float32)
