@@ -43,6 +43,12 @@ work = dxgemm.explain_symmetric(a, triangle="upper", alpha=2.0).work
 sizes: tuple[int, int] = (work.m, plan.explain().work.n)
 time: float | None = dxgemm.explain_shape(4, 4, 4, precision="tf32").prediction.us
 
+simulated: bool = dxgemm.simulate(unless_gpu=True)
+dxgemm.gemm(a, a, epilogue=relu | reductions.mean(1, fused=False, keepdims=True))
+dxgemm.explain_shape(4, 4, 4, np.float32, out_dtype=np.dtype("float32"))
+values = relu.on_host(a)[0]
+
+dxgemm.simulate(1, 2)  # wrong
 dxgemm.gemm(a, a, precision="tf33")  # wrong
 dxgemm.plan(a, a, precision="tf33")  # wrong
 dxgemm.explain(a, a, precision="tf33")  # wrong

@@ -10,8 +10,8 @@ column, None one per matrix. Results are the same in every run. -0.0 equals 0.0.
 the one with the lowest index comes first; a whole matrix is searched row by row. Values have the
 dtype of the matrix, or float32 for float16 and bfloat16; indices are int64. If `out` or c has half
 precision, the matrix is rounded to it before it is reduced. Of complex numbers there are `sum` and
-`mean`, and `norm` and `abs_max`, which are real; the others need an epilogue that makes
-them real, such as `dxgemm.epilogues.magnitude`.
+`mean`, and `norm` and `abs_max`, which are real; the others need an epilogue that makes them real,
+such as `dxgemm.epilogues.magnitude`.
 
 All take these arguments:
     axis: see above.
@@ -53,11 +53,7 @@ def __dir__() -> list[str]:
 
 @named_in_errors("reductions.sum")
 def sum(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Sum of the elements; int64 for int32 and int64 results of integers, modulo 2**64.
 
@@ -79,11 +75,7 @@ def mean(
 
 @named_in_errors("reductions.norm")
 def norm(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Euclidean norm, or the Frobenius norm of a whole matrix; float64 for int8 products.
 
@@ -94,11 +86,7 @@ def norm(
 
 @named_in_errors("reductions.logsumexp")
 def logsumexp(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """log(sum(exp(element))), as `scipy.special.logsumexp`; float64 for int8 products.
 
@@ -120,11 +108,7 @@ def logsumexp(
 
 @named_in_errors("reductions.min")
 def min(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Smallest value; NaN if there is one, as in `numpy.min`."""
     return Reduction("min", "smallest", axis, fused=fused, keepdims=keepdims, out=_single(out))
@@ -132,11 +116,7 @@ def min(
 
 @named_in_errors("reductions.max")
 def max(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Largest value; NaN if there is one, as in `numpy.max`."""
     return Reduction("max", "largest", axis, fused=fused, keepdims=keepdims, out=_single(out))
@@ -144,11 +124,7 @@ def max(
 
 @named_in_errors("reductions.abs_max")
 def abs_max(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Largest absolute value; NaN if there is one."""
     return Reduction(
@@ -164,11 +140,7 @@ def abs_max(
 
 @named_in_errors("reductions.argmin")
 def argmin(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Index of the smallest value; of the first NaN if there is one, as in `numpy.argmin`.
 
@@ -187,11 +159,7 @@ def argmin(
 
 @named_in_errors("reductions.argmax")
 def argmax(
-    axis: int | None = None,
-    *,
-    out: Any = None,
-    fused: bool | None = None,
-    keepdims: bool = False,
+    axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Index of the largest value; of the first NaN if there is one, as in `numpy.argmax`.
 

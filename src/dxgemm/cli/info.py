@@ -23,17 +23,15 @@ PACKAGES = (
     *("nvmath-python", "nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"),
     *("cupy-cuda13x", "cupy-cuda12x", "torch"),
 )
+UNBUILT, NO_PIPELINES = "kernels are not built", "cuBLASDx pipelines are not built"
 # Packages that an extra brings, each by its alternative names, and what is missing without them.
 EXTRA_PACKAGES = (
-    (("numba-cuda",), "numba-cuda: kernels are neither compiled nor simulated"),
-    (
-        ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"),
-        "NVVM: only kernels of wheels and the cache run",
-    ),
-    (("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"), "nvJitLink: the same"),
-    (("nvmath-python",), "nvmath-python: cuBLASDx pipelines are not built"),
-    (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), "libmathdx: the same"),
-    (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), "NVRTC: the same"),
+    (("numba-cuda",), f"numba-cuda: {UNBUILT}, only those of wheels and of the cache run"),
+    (("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"), f"NVVM: {UNBUILT}"),
+    (("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"), f"nvJitLink: {UNBUILT}"),
+    (("nvmath-python",), f"nvmath-python: {NO_PIPELINES}"),
+    (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), f"libmathdx: {NO_PIPELINES}"),
+    (("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"), f"NVRTC: {NO_PIPELINES}"),
     (("cupy-cuda13x", "cupy-cuda12x"), "CuPy: it has arrays on the GPU, as torch and JAX do"),
 )
 

@@ -17,8 +17,8 @@ import numpy as np
 from dxgemm import DxgemmError
 from dxgemm.problem.dtypes import COMPLEX_PARTS, OPERAND_DTYPES
 
-# Dtypes of files; NumPy has no bfloat16.
-SUPPORTED = tuple(name for name in (*OPERAND_DTYPES, *COMPLEX_PARTS) if name != "bfloat16")
+NOT_IN_FILES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # dtypes that NumPy lacks
+SUPPORTED = tuple(n for n in (*OPERAND_DTYPES, *COMPLEX_PARTS) if n not in NOT_IN_FILES)
 STDOUT = Path("-")
 
 
