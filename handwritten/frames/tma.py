@@ -44,18 +44,17 @@ def make_tma_kernel(
     multiply: Callable[..., Any],
     store: Store,
     is_exchanged: bool = False,
-    reads_scales: bool = False,
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     Args:
         config: a `WgmmaConfig`.
         tile_k: k of a stage.
-        multiply: device function of the consumers, such as `wgmma_mainloop.make_multiply` makes.
+        multiply: device function of the consumers, such as `wgmma_mainloop.make_multiply` makes;
+            it gets the tile and the `Result` too, for scales of sums on the way. The tile is empty
+            if `place` leaves notes.
         is_exchanged: True if the transposed result is computed: then a and b are the left and the
             right factor of that, m its rows.
-        reads_scales: True if `multiply` also takes the tile and the `Result`; `place` must then
-            leave no notes.
     """
     from numba import cuda, int32, uint8
 
@@ -169,14 +168,9 @@ def make_tma_kernel(
                         turn_parity ^= 1
                     is_ready = True
                 # --- Main loop: all k of the tile ---
-                if reads_scales:
-                    sums, stage, parity = multiply(
-                        smem, full, empty, thread, k_tiles, stage, parity, tile, result
-                    )
-                else:
-                    sums, stage, parity = multiply(
-                        smem, full, empty, thread, k_tiles, stage, parity
-                    )
+                sums, stage, parity = multiply(
+                    smem, full, empty, thread, k_tiles, stage, parity, tile, result
+                )
                 # --- Epilogue: the producer is already fetching the next tile ---
                 if leaves_notes:
                     at = smem + notes_smem + note * NOTE_BYTES

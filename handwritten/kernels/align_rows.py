@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts import operands
 from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, make_chunk_loads
-from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES
 
 
 def variant(config: ChunksConfig, problem: Any) -> tuple[str]:
@@ -26,7 +26,7 @@ def variant(config: ChunksConfig, problem: Any) -> tuple[str]:
 
 def block_count(config: ChunksConfig, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
-    (order,), row_bytes = variant(config, problem), problem.n * ITEM_BYTES[problem.dtype]
+    (order,), row_bytes = variant(config, problem), problem.n * operands.ITEM_BYTES[problem.dtype]
     count: int = problem.batch * config.blocks(order, problem.m, -(-row_bytes // CHUNK_BYTES))
     return count
 
@@ -40,7 +40,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import global_address, store_global
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    item_bytes = ITEM_BYTES[dtype]
+    item_bytes = operands.ITEM_BYTES[dtype]
     chunk_items = CHUNK_BYTES // item_bytes
     steps, along, (row_step, chunk_step) = config.steps, order == "row", config.step(order)
     find_chunk = make_find_chunk(config, order)
@@ -88,7 +88,7 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(ChunksConfig(threads=256, steps=4),),
-    dtypes=("float16", "bfloat16", "float32", "float64", *BYTES),
+    dtypes=("float16", "bfloat16", "float32", "float64", *operands.BYTES),
     variant=variant,
     block_count=block_count,
 )

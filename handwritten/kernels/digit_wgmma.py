@@ -85,7 +85,7 @@ def make_digit_multiply(config: WgmmaConfig, terms: tuple[Term, ...]) -> Callabl
     factors = (1, *(1 << shift for shift in shifts))  # of the sums, before each term
 
     @device
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         of_product: int32 = k_tiles // products
         acc = zeros(int32, items)
         for term in static_range(count):

@@ -60,7 +60,6 @@ def make_kernel(
         make_multiply(config, way.dtype, scales),
         make_store(config, out_dtype or dtype, not way.is_exchanged, False, stored, epilogue),
         way.is_exchanged,
-        reads_scales=scales is not None,
     )
 
 

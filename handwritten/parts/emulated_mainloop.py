@@ -99,7 +99,7 @@ def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> C
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
+    def multiply_units(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         """a @ b, in sections, promoted every few steps; the next stage and its parity.
 
         While a warpgroup promotes, the other one multiplies.
@@ -135,7 +135,7 @@ def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> C
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def multiply_runs(smem, full, empty, thread, k_tiles, stage, parity):
+    def multiply_runs(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         """`multiply_units` without sections, promoted every few stages; all products in one sum."""
         member: int32 = thread % WARPGROUP
         a_desc, b_desc = descriptors(smem, thread)

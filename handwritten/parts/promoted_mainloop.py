@@ -146,11 +146,4 @@ def make_multiply(config: Any, dtype: str, scales: BlockScales | None = None) ->
             free(empty + 8 * previous)
         return totals, stage, parity
 
-    multiply_tile = device_function(unroll(multiply_tile))
-    if is_scaled:
-        return multiply_tile
-
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
-        return multiply_tile(smem, full, empty, thread, k_tiles, stage, parity, 0, 0)
-
-    return device_function(multiply)
+    return device_function(unroll(multiply_tile))

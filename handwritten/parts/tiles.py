@@ -230,8 +230,7 @@ def make_store_result(
     )
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors
 
-    index = int64 if is_far else int32
-    item_size = np.dtype(dtype).itemsize
+    index, item_size = int64 if is_far else int32, np.dtype(dtype).itemsize
     width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
     # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     runs, taken = len(firsts), columns_for_one(epilogue)
@@ -239,18 +238,15 @@ def make_store_result(
     plus = make_plus(epilogue, dtype)
     plus_vector = make_plus_c(dtype, width=width, plus=plus)
     plus_one = make_plus_c(dtype, count=taken, plus=plus)
-    finish = make_finish(epilogue, dtype, dtype, taken)
-    finish_wide = make_finish(epilogue, dtype, dtype, width)
+    finish, finish_wide = (make_finish(epilogue, dtype, dtype, count) for count in (taken, width))
     is_plain = epilogue is None or epilogue.is_stored_plainly
-    allows_vectors = make_allows_vectors(dtype)
-    together = vectors_together(epilogue)
+    allows_vectors, together = make_allows_vectors(dtype), vectors_together(epilogue)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     # Functions of their own, because numba then works out their types once and not for each call.
     @device
     def write_one(values, c_index, c_step, out_index, matrix, row, col, result):
-        values = scaled(result.alpha, values)
-        values = plus_one(values, result.beta, result.c, c_index, c_step)
+        values = plus_one(scaled(result.alpha, values), result.beta, result.c, c_index, c_step)
         result.out.data[out_index] = finish(values, matrix, row, col, result.extra)[0]
 
     @device

@@ -70,7 +70,7 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
     scalar = int32 if KINDS[dtype] in INTEGERS else float32
     count = config.strips * config.tile_n // 2
 
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         acc = zeros(scalar, count)
         return add(acc, smem, full, empty, thread, k_tiles, stage, parity)
 
@@ -168,7 +168,7 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
     frag_step = panel_bytes // STEPS
     after = make_after(config.stages)
 
-    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         member: int32 = thread % WARPGROUP
         warp: int32 = member // 32
         lane: int32 = thread % 32
