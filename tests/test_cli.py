@@ -630,6 +630,7 @@ class TestBench:
 class TestProcess:
     """Commands in a process of their own, with an environment of its own."""
 
+    @pytest.mark.long_build
     def test_kernels_are_built_kept_and_cleared(self, tmp_path):
         build = ("build", "--arch", "sm_90a", "--arch", "sm_80", "--dtype", "float32", "--json")
         build += ("--implementation", "coalesced")

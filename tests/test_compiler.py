@@ -61,7 +61,7 @@ def compiled_again(code):
         return described(spec)
 
 # Dtypes that stand for others, whose kernels differ little.
-STANDS_IN = {"float64", "float16", "complex128"}
+STANDS_IN = {"float64", "float16", "complex128", "float8_e4m3fn"}
 
 def chosen(implementation, dtype):
     # The smallest tile; over wgmma, whose sums take most registers, the largest, and one whose

@@ -198,6 +198,7 @@ except dxgemm.errors.MissingPackageError as error:
 """
 
 
+@pytest.mark.long_build
 def test_wheels_run_in_an_environment_without_compilers(installed):
     if simulator_enabled():
         run_installed(installed, "-c", WITHOUT_GPU)
