@@ -68,6 +68,7 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
     tflops = {name: 2e-3 * rate * sm_count * clock_ghz for name, rate in rates.items()}
     expected = {
         "int8": 1978.9,
+        "float8": 1978.9,
         "float16": 989.4,
         "bfloat16": 989.4,
         "tf32": 494.7,

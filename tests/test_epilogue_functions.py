@@ -26,7 +26,6 @@ from dxgemm.epilogues import (
     Scalar,
     bias,
     bias_column,
-    bound_epilogue,
     clamp,
     dequantise,
     dropout,
@@ -46,6 +45,7 @@ from dxgemm.epilogues import (
     silu,
     tanh,
 )
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.epilogues.check import check_operands, check_overflow
 from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.philox import philox_4x32

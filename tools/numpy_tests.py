@@ -130,8 +130,7 @@ def _outcomes(path: str, chosen: str, library: Any) -> dict[str, tuple[str, str]
     plugin = _Outcomes(library)
     file = Path(numpy.__file__).parent / path
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
-    # A module of the same name may be loaded: the file is imported by its path.
-    options += ["--import-mode=importlib", f"--rootdir={file.parent}", "-c", "/dev/null"]
+    options += [f"--rootdir={file.parent}", "-c", "/dev/null"]
     options += ["-W", "ignore", "-k", chosen]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         pytest.main([str(file), *options], plugins=[plugin])

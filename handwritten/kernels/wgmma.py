@@ -22,7 +22,6 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import operands, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
-from dxgemm.handwritten.parts.k_ranges import exchanged
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
@@ -48,23 +47,20 @@ def make_kernel(
     `ranges` names the triangles of a and b, see `k_ranges`.
     """
     tile_k = wgmma_layouts.stage_k(dtype)
-    is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
-    multiplied = operands.exchanged_dtype(dtype) if is_exchanged else dtype
-    order = -1 if is_exchanged else 1
-    ranges = exchanged(ranges) if is_exchanged else ranges
-    a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
-    epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
+    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
+    epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
+    in_registers = dtype == "float32" and way.left_across
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
-        make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS[::order]),
-        make_multiply(config, multiplied, a_across, b_across),
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        make_load(config, tile_k, way.left_across, way.right_across, way.maps),
+        make_multiply(config, way.dtype, way.left_across, way.right_across),
         make_store(
-            config, out_dtype or dtype, not is_exchanged, dtype == "float32" and a_across, stored,
-            epilogue, operands.sums_dtype(dtype),
+            config, out_dtype or dtype, not way.is_exchanged, in_registers, stored, epilogue,
+            operands.sums_dtype(dtype),
         ),
-        is_exchanged,
+        way.is_exchanged,
     )  # fmt: skip
 
 
@@ -79,7 +75,6 @@ KERNEL = Kernel(
         Config(tile_m=256, tile_n=160, is_turned=True, is_paired=True),
         Config(tile_m=192, tile_n=192, is_paired=True),
         Config(tile_m=128, tile_n=256, is_turned=True),
-        Config(tile_m=192, tile_n=160, is_turned=True, is_paired=True),
         Config(tile_m=192, tile_n=144, is_turned=True, is_paired=True),
         Config(tile_m=256, tile_n=104, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=192),
@@ -96,9 +91,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=192, is_pingpong=True),
         Config(tile_m=64, tile_n=192, is_pingpong=True, is_paired=True),
         Config(tile_m=64, tile_n=144, is_turned=True),
-        Config(tile_m=128, tile_n=80, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=64),
-        Config(tile_m=64, tile_n=96),
         Config(tile_m=64, tile_n=128),
         Config(tile_m=64, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=64),

@@ -12,17 +12,16 @@ Source: as `promoted_mainloop`; DeepSeek, "DeepGEMM".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm.handwritten.frames.tma import make_tma_kernel
+from dxgemm.handwritten.kernels import wgmma
 from dxgemm.handwritten.parts import block_scales, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.configs import WgmmaConfig
-from dxgemm.handwritten.parts.k_ranges import exchanged
-from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.operands import FLOAT8, exchanged_dtype
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
 from dxgemm.handwritten.parts.store import make_store
@@ -50,25 +49,23 @@ def make_kernel(
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config; its variant is that of `wgmma`."""
     tile_k = wgmma_layouts.stage_k(dtype)
-    is_exchanged = wgmma_layouts.is_exchanged(config, dtype, a_innermost, b_innermost, stored)
-    multiplied = exchanged_dtype(dtype) if is_exchanged else dtype
-    ranges = exchanged(ranges) if is_exchanged else ranges
-    maps = wgmma_layouts.TENSOR_MAPS[:: -1 if is_exchanged else 1]
-    epilogue, _, is_dead = make_is_dead(epilogue, is_exchanged)
-    epilogue, scales = block_scales.make_block_scales(epilogue, is_exchanged)
+    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
+    epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
+    epilogue, scales = block_scales.make_block_scales(epilogue, way.is_exchanged)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
-        make_load(config, tile_k, False, False, maps),
-        make_multiply(config, multiplied, scales),
-        make_store(config, out_dtype or dtype, not is_exchanged, False, stored, epilogue),
-        is_exchanged,
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        make_load(config, tile_k, False, False, way.maps),
+        make_multiply(config, way.dtype, scales),
+        make_store(config, out_dtype or dtype, not way.is_exchanged, False, stored, epilogue),
+        way.is_exchanged,
         reads_scales=scales is not None,
     )
 
 
-KERNEL = Kernel(
+KERNEL = replace(
+    wgmma.KERNEL,
     make_kernel=make_kernel,
     # With scales of blocks, widths divide 128, so that a tile has one block of columns.
     configs=(
@@ -84,21 +81,8 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=16, is_turned=True),
     ),
     dtypes=FLOAT8,
-    only_arch=90,
     supports=wgmma_layouts.supports,
     fits=fits,
-    variant=wgmma_layouts.variant,
-    block_count=wgmma_layouts.block_count,
-    tensor_maps=wgmma_layouts.tensor_maps,
-    tensor_map_names=wgmma_layouts.TENSOR_MAPS,
-    is_persistent=True,
     order_of_sums="wgmma_float8",
-    slices_k=True,
-    copies_operands=True,
-    takes_triangles=True,
-    takes_k_ranges=True,
-    takes_masks=True,
-    takes_pairs=True,
-    quantises=True,
     takes_block_scales=True,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.k_ranges import exchanged
 from dxgemm.handwritten.parts.kernel import tiles_of
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
@@ -134,3 +135,29 @@ def is_exchanged(
     A config may request it too, but not for the triangle of a symmetric result.
     """
     return (dtype == "float32" and b_innermost == "mn") or (config.is_turned and not stored)
+
+
+class Orientation(NamedTuple):
+    """Operands as they are multiplied: a and b, or b.T and a.T for the transposed result.
+
+    Fields: whether the latter; the dtype, that of the left operand first; whether the left and the
+    right operand are MN-major; parameters of their tensor maps; their `k_ranges`.
+    """
+
+    is_exchanged: bool
+    dtype: str
+    left_across: bool
+    right_across: bool
+    maps: tuple[str, ...]
+    ranges: str
+
+
+def orient(
+    config: Any, dtype: str, a_innermost: str, b_innermost: str, stored: str, ranges: str
+) -> Orientation:
+    """Orient the operands of a kernel, whose variant this is."""
+    across = a_innermost == "mn", b_innermost == "mn"
+    if not is_exchanged(config, dtype, a_innermost, b_innermost, stored):
+        return Orientation(False, dtype, *across, TENSOR_MAPS, ranges)
+    turned = exchanged_dtype(dtype), *across[::-1], TENSOR_MAPS[::-1], exchanged(ranges)
+    return Orientation(True, *turned)
