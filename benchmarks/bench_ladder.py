@@ -35,7 +35,7 @@ RAGGED = [(4095, 4095, 4095), (4097, 4097, 4097), (4000, 4000, 4000), (1000, 100
 def list_cases() -> list[Case]:
     kinds = FULL_PRECISION + REDUCED_PRECISION
     if SMOKE:
-        return [Case(dtype, 6, 5, 3, precision=precision) for dtype, precision in kinds]
+        return [Case("float32", 6, 5, 3)]
     squares, others = [(n, n, n) for n in SQUARES], LARGEST + RECTANGLES + RAGGED
     return [
         Case(dtype, *shape, precision=precision)
