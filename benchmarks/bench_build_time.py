@@ -34,11 +34,10 @@ ROUNDS, UNCOUNTED = (1, 0) if SMOKE else (3, 1)
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
-FIRST_CALLS = ["coalesced", OWN]
+FIRST_CALLS = [OWN] if SMOKE else ["coalesced", OWN]
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
-EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
-BUILT = "coalesced" if SMOKE else "tuned"
-ARCH = "sm_90a"  # of the pipeline, and of a smoke run's kernels
+EPILOGUES = () if SMOKE else ("relu", "gelu")
+ARCH = "sm_90a"  # of the pipeline
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 # Sums of products of such integers are exact.
@@ -88,7 +87,7 @@ from dxgemm.problem.fusion import Fusion
 spec = common_specs(find_implementation("{}"), ("{}",))[0]
 """
 KERNEL = f"obtain_kernel(spec, '{ARCH}')\nreturned = str(spec)"
-BUILD = "returned = len(dxgemm.build(arch={}, dtypes=('float32',), implementations=('{}',)))"
+BUILD = "returned = len(dxgemm.build(dtypes=('float32',), implementations=('tuned',)))"
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Start:
         code: setup, step and check, as `fresh_process.py` takes them.
         cache: kernel cache: "warm", "cold", or "wheel", an empty one beside an installed wheel.
         problem: fields of the results.
-        is_long: True if it is sampled once, on the compiler even in a smoke run.
+        is_long: True if it is sampled once.
     """
 
     step: str
@@ -138,17 +137,18 @@ def list_starts() -> list[Start]:
         ]
     starts += [
         first_call(f"first call, {cache} cache", cache, home, *call)
-        for cache in ("warm", "cold")
+        for cache in (("cold",) if SMOKE else ("warm", "cold"))
         for call in calls
     ]
-    if not SMOKE:
+    if not SMOKE:  # nor builds any
         path = f"\nimport sys, dxgemm\nsys.path.append({str(EXAMPLES)!r})"
         code = OPERANDS.format("float64") + UPLOADS["cupy"] + path, NVMATH, ""
         step, problem = "nvmath.device pipeline, one shape", problem_of("float64", "nvmath.device")
         starts.append(Start(step, code, "cold", problem, is_long=True))
-    code = "import dxgemm", BUILD.format(repr(ARCH) if SMOKE else None, BUILT), ""
-    problem = {"dtype": "float32", "implementation": BUILT}
-    return [*starts, Start("build ahead", code, "cold", problem, is_long=True)]
+        problem = {"dtype": "float32", "implementation": "tuned"}
+        code = "import dxgemm", BUILD, ""
+        starts.append(Start("build ahead", code, "cold", problem, is_long=True))
+    return starts
 
 
 def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
@@ -187,7 +187,7 @@ def measure_start(row: Row) -> Found:
         for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
             folder = Path(name, str(number) if start.cache == "cold" else "kernels")
             path = wheel() if start.cache == "wheel" else None
-            samples.append(run_fresh(folder, start.code, SMOKE and not start.is_long, path))
+            samples.append(run_fresh(folder, start.code, path=path))
         is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
     if samples[0]["unavailable"]:
         return {OWN: Measured(refusal=samples[0]["unavailable"])}
@@ -236,7 +236,8 @@ def measure_pipeline(row: Row) -> Found:
     with tempfile.TemporaryDirectory() as cache:
         samples = [run_fresh(Path(cache), (code, KERNEL, ""), False) for code in codes]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
-    return dict(zip(row.shown, (measured(samples[:1]), measured(samples[1:]))))
+    parts = samples[:1], samples[1:]
+    return {name: measured(part) for name, part in zip(row.shown, parts)}
 
 
 def measure_demo(row: Row) -> Found:
@@ -264,6 +265,7 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
 
 PIPELINE_START = Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))
 PIPELINE_STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"]
+PIPELINE_STEPS = PIPELINE_STEPS[:1] if SMOKE else PIPELINE_STEPS
 DEMO_STEPS = ["demo, first result", "demo, cold cache"]
 bench_start = bench([Row(each, shown=[OWN]) for each in list_starts()], describe, measure_start)
 bench_pipeline = bench([Row(PIPELINE_START, shown=PIPELINE_STEPS)], describe, measure_pipeline)

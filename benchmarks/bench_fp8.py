@@ -106,9 +106,13 @@ def k_major(matrix: Any, rows: int, cols: int) -> Any:
 def rival(case: Case, x: Operands) -> Call:
     m, n, k = (-(-size // 16) * 16 for size in (case.m, case.n, case.k))
     of_a, of_b = x.x, x.y
-    if case.scales == "row":  # type: ignore[attr-defined]
-        of_a = torch().nn.functional.pad(of_a, (0, 0, 0, m - case.m))
-        of_b = torch().nn.functional.pad(of_b, (0, n - case.n))
+    kind, pad = case.scales, torch().nn.functional.pad  # type: ignore[attr-defined]
+    if kind == "row":
+        of_a, of_b = pad(of_a, (0, 0, 0, m - case.m)), pad(of_b, (0, n - case.n))
+    elif kind == "block":  # the same blocks, but more rows, and columns of b at multiples of 16 B
+        blocks = of_b.shape[0]
+        of_a = pad(of_a.T, (0, m - case.m)).T
+        of_b = pad(of_b.T, (0, -blocks % 4))[:, :blocks].T
     scaled_mm, is_fast = torch()._scaled_mm, case.precision == "fast"
 
     def call() -> Any:
@@ -125,7 +129,7 @@ def variants_of(case: Case) -> Variants:
 
 def list_cases() -> list[Float8Case]:
     if SMOKE:
-        return [Float8Case(DTYPE, 6, 5, 260, TN, scales=s) for s in ("tensor", "row", "block")]
+        return [Float8Case(DTYPE, 6, 5, 132, TN, scales=s) for s in ("row", "block")]
     shapes = (*((n, n, n) for n in SQUARES), *SHAPES)
     kinds = (("tensor", "fast"), ("tensor", None), ("row", None), ("block", None))
     cases = [

@@ -3,8 +3,9 @@
 Operands hold all that their dtype does. Results must be those of CuPy in 64 bits, cut to their
 dtype; modulo a number, those of CuPy's products of pieces of k. CuPy and JAX give results of the
 operands' dtype, and dxgemm its default. Modulo a number, CuPy and JAX compute the same product of
-integers, without the remainder: neither has one that is exact. A call of JAX is timed by itself,
-with its host time, because its stream is its own: it takes part where the GPU takes longer by far.
+integers, without the remainder: neither has one that is exact. JAX runs on a stream of its own:
+each of its calls is waited for and timed by the host's clock, in turn with the others' samples. Its
+time has a launch and a wait in it, so that it takes part in large products alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from cases import SMOKE, Call, Case, Operands, same, xp
-from measuring import OWN, Found, Row, Variants, bench, fastest, fields, ratio
+from measuring import OWN, Found, Row, Variants, Waiting, bench, fastest, fields, ratio
 from rivals import as_tensor, torch
 
 import dxgemm
@@ -23,7 +24,7 @@ from dxgemm import errors
 from dxgemm.problem.dtypes import factor_dtypes
 
 CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
-JAX_SIZES = range(2**30, 2**36 + 1)  # pairs of elements: it takes 1 ms and more, but not 1 s
+JAX_SIZES = range(2**30, 2**36 + 1)  # pairs of elements: beyond, int64 takes about 1 s
 CUPY, JAX, TORCH = "cupy", "jax", "torch._int_mm"
 DTYPES = ("int8", "uint8", "uint8 int8", "int16", "int32", "uint32", "int64", "uint64", "bool")
 SHAPES = (
@@ -115,19 +116,14 @@ def compiled_matmul() -> Any:
 
 
 def jax_call(case: Case, x: Operands) -> Call:
-    """The product by JAX between two waits: the timer's events are on another stream."""
-    multiply, wait = compiled_matmul(), xp.cuda.get_current_stream().synchronize
+    """The product by JAX, which is compiled and waited for."""
+    multiply = compiled_matmul()
     try:
         a, b = (jax().dlpack.from_dlpack(operand) for operand in (x.a, x.b))
         multiply(a, b).block_until_ready()
     except Exception as error:  # of whatever type: what it lacks shows when it is used
         raise errors.MissingPackageError(f"JAX does not multiply {case}: {error}") from error
-
-    def call() -> Any:
-        wait()
-        return multiply(a, b).block_until_ready()
-
-    return call
+    return Waiting(lambda: multiply(a, b).block_until_ready())
 
 
 def torch_call(case: Case, x: Operands) -> Call:

@@ -35,7 +35,7 @@ RAGGED = [(4095, 4095, 4095), (4097, 4097, 4097), (4000, 4000, 4000), (1000, 100
 def list_cases() -> list[Case]:
     kinds = FULL_PRECISION + REDUCED_PRECISION
     if SMOKE:
-        return [Case(dtype, 6, 5, 3, precision=precision) for dtype, precision in kinds]
+        return [Case("float32", 6, 5, 3)]
     squares, others = [(n, n, n) for n in SQUARES], LARGEST + RECTANGLES + RAGGED
     return [
         Case(dtype, *shape, precision=precision)
@@ -60,8 +60,9 @@ def is_made_for(rung: Any, case: Case) -> bool:
 def variants_of(case: Case) -> Groups:
     """Configs of every rung on a square, of the top rungs on other shapes, and cuBLAS."""
     is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
+    few = 1 if SMOKE else None
     groups = {
-        rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)}
+        rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)[:few]}
         for rung in RUNGS
         if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
     }

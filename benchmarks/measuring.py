@@ -3,7 +3,9 @@
 A suite is a table of `Row`s: a case, and its variants by name. `bench` makes a pytest-benchmark
 function of them. Each variant computes exact operands first, whose result must be right, and is
 timed once. Those that pass are then sampled in turn on random operands. Consecutive calls take
-different operands, and the L2 cache is overwritten before each sample.
+different operands, and the L2 cache is overwritten before each sample. Time is that between events
+on the GPU; of `Waiting` calls, which are on other streams, by the host's clock. What a variant
+raises fails its own row and no other: a row whose rival fails says so in a warning.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import cycle, islice
@@ -62,7 +67,7 @@ class Measured:
         explanation: explanation of its plan; None for another library.
         call_s: seconds of the first call.
         refusal: reason why it was not timed.
-        wrong: what is wrong with its result.
+        wrong: what is wrong with its result, or what it raised.
         facts: fields for its row, from the check.
         samples_s: seconds per call, one a sample.
         group: all configs in whose place this one stands, in `measure_best`.
@@ -79,6 +84,37 @@ class Measured:
     @property
     def seconds(self) -> float:
         return statistics.median(self.samples_s)
+
+    @property
+    def fault(self) -> str:
+        """Reason why it is not timed, if there is one."""
+        return self.refusal or self.wrong
+
+    @contextmanager
+    def keeping_faults(self) -> Iterator[None]:
+        """Keep what is raised as a refusal, if dxgemm refuses, or as what is wrong."""
+        try:
+            yield
+        except WrongResultError as error:
+            self.wrong = str(error)
+        except DxgemmError as error:
+            self.refusal = str(error)
+        except Exception:  # of whatever type: other libraries raise their own
+            self.wrong = traceback.format_exc()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A call that returns once its result is there, of a library that runs on its own stream.
+
+    No stream can be held until it is enqueued, and no event tells when it ends. So its sample is
+    host time, from an idle GPU to its results, with the launch and the wait of each call.
+    """
+
+    call: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.call()
 
 
 Found = Mapping[str, Measured]
@@ -105,13 +141,15 @@ def measure(
     for name, one in found.items():
         if min(longest_s, slowest * fastest_s) < one.call_s < math.inf and name != CUBLAS:
             one.refusal = f"a call takes {one.call_s:.2g} s, the fastest {fastest_s:.2g} s"
-    call_s = {name: one.call_s for name, one in found.items() if not (one.refusal or one.wrong)}
+    call_s = {name: one.call_s for name, one in found.items() if not one.fault}
     count = max(map(calls_in_sample, call_s.values()), default=1)
     rng = xp.random.default_rng(0)
     sets = [case.operands(rng) for _ in range(sets_of_operands(case.bytes_moved, L2_BYTES, count))]
-    calls = {name: [variants[name](case, x) for x in sets] for name in call_s}
-    for name, samples_s in take_turns(calls, call_s, budget_s, rounds).items():
-        found[name].samples_s = samples_s
+    calls = {}
+    for name in call_s:
+        with found[name].keeping_faults():
+            calls[name] = [variants[name](case, x) for x in sets]
+    take_turns({name: found[name] for name in calls}, calls, budget_s, rounds)
     return found
 
 
@@ -145,56 +183,66 @@ def first_times(case: Case, variants: Variants) -> dict[str, Measured]:
     expected = case.expected(exact)
     for name, make in variants.items():
         one = found[name] = Measured()
-        try:
+        with one.keeping_faults():
             call = make(case, exact)
             one.facts = case.check(name, call, exact, expected)
-        except WrongResultError as error:
-            one.wrong = str(error)
-        except DxgemmError as error:
-            one.refusal = str(error)
-        else:
             explain = getattr(call, "explain", None)
             one.explanation = explain and explain()
-            one.call_s = timer()([call])
+            one.call_s = seconds_per_call([call])
     return found
 
 
 def take_turns(
-    calls: Mapping[str, Sequence[Callable[[], object]]],
-    call_s: Mapping[str, float],
-    budget_s: float,
-    rounds: int = MOST_ROUNDS,
-) -> dict[str, list[float]]:
-    """Seconds a call of several variants, interleaved.
+    found: Found, calls: Mapping[str, Sequence[Callable[[], object]]], budget_s: float, rounds: int
+) -> None:
+    """Sample several variants, interleaved; one that raises has no samples.
 
     Args:
+        found: by name, what gets the samples, and has the duration of a call.
         calls: by name, the same call on each set of operands.
-        call_s: by name, the duration of a call in seconds.
         budget_s, rounds: as `measure` takes them.
     """
-    counts = {name: calls_in_sample(seconds) for name, seconds in call_s.items()}
-    round_s = sum(counts[name] * seconds for name, seconds in call_s.items())
+    counts = {name: calls_in_sample(one.call_s) for name, one in found.items()}
+    round_s = sum(counts[name] * one.call_s for name, one in found.items())
     if round_s * rounds > budget_s:
         rounds = min(rounds, max(FEWEST_ROUNDS, int(budget_s / round_s)))
 
     def sampler(name: str) -> Callable[[], float]:
-        in_turn = cycle(calls[name])
-        return lambda: timer()(list(islice(in_turn, counts[name])))
+        in_turn, one = cycle(calls[name]), found[name]
 
-    return interleave({name: sampler(name) for name in calls}, rounds)
+        def sample() -> float:
+            if not one.fault:
+                with one.keeping_faults():
+                    return seconds_per_call(list(islice(in_turn, counts[name])))
+            return math.inf
+
+        return sample
+
+    for name, samples_s in interleave({name: sampler(name) for name in calls}, rounds).items():
+        found[name].samples_s = [] if found[name].fault else samples_s
+
+
+def seconds_per_call(calls: Sequence[Callable[[], object]]) -> float:
+    """Time a batch of calls, all of which wait or none."""
+    if not isinstance(calls[0], Waiting):
+        return float(timer()(calls))
+    if not SMOKE:
+        timer().overwrite_l2()
+        xp.cuda.Device().synchronize()
+    return seconds_by_host(calls)
 
 
 @cache
-def timer() -> Callable[[Sequence[Callable[[], object]]], float]:
-    """Timer of a batch of calls: seconds per call."""
+def timer() -> Any:
+    """Timer of a batch of calls that do not wait: seconds per call."""
     if SMOKE:
-        return seconds_in_simulator
+        return seconds_by_host
     from dxgemm.tuning.timing import EventTimer
 
     return EventTimer(L2_BYTES)
 
 
-def seconds_in_simulator(calls: Sequence[Callable[[], object]]) -> float:
+def seconds_by_host(calls: Sequence[Callable[[], object]]) -> float:
     start = time.perf_counter()
     for call in calls:
         call()
@@ -264,6 +312,9 @@ def bench(
             pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
         found = one_at_a_time(row)
         one = found[name]
+        for other in found.keys() - set(row.shown or row.variants):
+            if found[other].wrong:
+                warnings.warn(f"{row}: {other} is left out: {found[other].wrong}", stacklevel=1)
         if one.wrong:
             pytest.fail(one.wrong, pytrace=False)
         if one.refusal:

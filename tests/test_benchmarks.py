@@ -42,6 +42,7 @@ class RecordingBenchmark:
 
     def __init__(self) -> None:
         self.durations: list[float] = []
+        self.extra_info: dict[str, Any] = {}
 
     def pedantic(self, target: Any, setup: Any, rounds: int) -> None:
         for _ in range(rounds):
@@ -628,6 +629,56 @@ def test_the_gate_takes_what_is_exact_and_no_other_result() -> None:
     found = measuring.measure(case, {"own": cases.own("widening_tile"), "wrong": wrong})
     assert found["own"].samples_s and found["own"].explanation and not found["own"].wrong
     assert "wrong gives a wrong result" in found["wrong"].wrong and not found["wrong"].samples_s
+
+
+def test_what_a_rival_raises_fails_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = importlib.import_module("cases")
+    case = cases.Case("float32", 6, 5, 3)
+    own = cases.own("naive")
+    blocked: list[Any] = []
+    calls: list[str] = []
+
+    def blocking(case: Any, x: Any) -> Any:
+        blocked.append(own(case, x))
+        return blocked[-1]
+
+    def waiting(case: Any, x: Any) -> Any:
+        return measuring.Waiting(own(case, x))
+
+    def unmade(case: Any, x: Any) -> Any:
+        raise RuntimeError("Invalid scaling configuration.")
+
+    def unsampled(case: Any, x: Any) -> Any:
+        def call() -> Any:
+            calls.append("unsampled")
+            if len(calls) > 2:  # the check, the first time
+                raise MemoryError("no memory")
+            return own(case, x)()
+
+        return call
+
+    def holding(calls: Any) -> float:
+        """As a timer that holds the stream: what blocks the host is never enqueued in time."""
+        if calls[0] in blocked:
+            raise RuntimeError("not enqueued in 1 s")
+        return float(measuring.seconds_by_host(calls))
+
+    monkeypatch.setattr(measuring, "timer", lambda: holding)
+    makers = (blocking, waiting, unmade, unsampled)
+    variants = {"own": own} | {each.__name__: each for each in makers}
+    found = measuring.measure(case, variants)
+    assert [name for name, one in found.items() if one.samples_s] == ["own", "waiting"]
+    for name, text in (("blocking", "1 s"), ("unmade", "scaling"), ("unsampled", "no memory")):
+        assert text in found[name].wrong
+
+    del variants["unsampled"], variants["waiting"]
+    row, benchmark = measuring.Row(case, variants, ["own", "unmade"]), RecordingBenchmark()
+    run = measuring.bench([row])
+    with pytest.warns(UserWarning, match="blocking is left out: Traceback") as warned:
+        run(benchmark, row, "own")
+        with pytest.raises(pytest.fail.Exception, match="scaling"):  # its own row
+            run(benchmark, row, "unmade")
+    assert len(warned) == 2 and benchmark.extra_info["implementation"] == "naive"
 
 
 @pytest.fixture(scope="module")

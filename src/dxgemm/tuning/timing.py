@@ -36,7 +36,7 @@ class EventTimer:
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
         hold_ns = HOLD_NS + HOLD_NS_A_CALL * len(calls)
         while hold_ns <= LONGEST_HOLD_NS:
-            self._l2_filler.fill(0)
+            self.overwrite_l2()
             self._spin((1,), (1,), (np.int64(hold_ns),))
             self._start.record()
             for call in calls:
@@ -49,6 +49,10 @@ class EventTimer:
                 return elapsed_ms * 1e-3 / len(calls)
             hold_ns *= 2
         raise RuntimeError(f"{len(calls)} calls were not enqueued in 1 s: does one synchronise?")
+
+    def overwrite_l2(self) -> None:
+        """Overwrite the L2 cache, on the current stream."""
+        self._l2_filler.fill(0)
 
 
 def l2_bytes() -> int:
