@@ -497,6 +497,24 @@ def fp8(results: Results) -> list[Part]:
     return pivot("By scales:", extras(results), labels, columns)
 
 
+def device(results: Results) -> list[Part]:
+    """Products of tiles against `gemm`, and chains of two products against two calls."""
+    chains = [row for row in extras(results) if "k1" in row]
+    tiles = [row for row in extras(results) if "tile_m" in row]
+    labels = [
+        DTYPE, SIZE, ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
+        ("instruction", lambda row: row["instruction"] or ""),
+    ]  # fmt: skip
+    columns = [("us", cell("gpu_us")), ("x gemm", times("vs_gemm"))]
+    sizes = [("m", get("m")), ("k and n", get("n")), ("columns between", get("k1"))]
+    own = [row for row in chains if row["vs_two_calls"] is not None]
+    by_kernel = across(own, "implementation", lambda of: times("vs_two_calls", of))
+    return [
+        *pivot("One product:", tiles, labels, columns),
+        *pivot("Two products, x two calls:", own, sizes, by_kernel),
+    ]
+
+
 def build_time(results: Results) -> list[Part]:
     """Seconds of each step of a process, of several dtypes and kernels the most."""
     labels = [("step", get("step")), ("kernel", get("implementation"))]
@@ -518,6 +536,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "complex": [summary],
     "distributed": [distributed],
     "fp8": [fp8],
+    "device": [device],
     "precision": [precision_rates, precision_refusals],
     "accuracy": [accuracy_summary],
 }
