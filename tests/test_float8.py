@@ -254,9 +254,18 @@ BAD = {
     "an inner function": (
         {"scale_a": 2.0, "inner": dxgemm.inners.min_plus}, errors.UnsupportedProblemError, "factors"
     ),
+    "a plain inner function": (
+        {"scale_a": 2.0, "inner": max}, errors.UnsupportedProblemError, "factors of products"
+    ),
+    "an array of beta": (
+        {"scale_a": np.ones(3, np.float32), "beta": np.ones(2)}, errors.ScalarError, "beta is"
+    ),
+    "rows of a batch": (
+        {"scale_a": np.ones((2, 3, 1), np.float32)}, errors.ShapeError, r"scale_a is \(2, 3, 1\)"
+    ),
     "another batch": (
         {"scale_a": np.ones((2, 3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32)},
-        errors.ShapeError, "for each, or for all",
+        errors.ShapeError, r"scale_a is \(2, 3, 3\)",
     ),
     "a precision of others": ({"precision": "tf32"}, errors.PrecisionError, "tf32"),
 }  # fmt: skip
@@ -287,8 +296,10 @@ def test_scales_are_for_float8_alone():
         dxgemm.gemm([[1.0]], eights, scale_a=2.0)
     with pytest.raises(errors.DtypeError, match="bfloat16 or both float16"):
         dxgemm.gemm(eights, eights, out=ones.astype(np.float64))
-    with pytest.raises(errors.DtypeError, match="dtypes differ"):
-        dxgemm.gemm(eights, ones)
+    for b in (ones, dxgemm.prepare(send(ones))):  # whose own scale is not passed
+        for options in ({}, {"scale_a": 2.0}, {"scale_a": send(ones[:1, :1])}):
+            with pytest.raises(errors.DtypeError, match="dtypes differ"):
+                dxgemm.gemm(send(eights), b, **options)
 
 
 def test_a_plan_and_an_explanation_take_scales():

@@ -555,6 +555,15 @@ def test_refused_calls_leave_c(home):
     for operands, options, kind, match in cases:
         with pytest.raises(kind, match=match):
             dxgemm.gemm(*operands, target, **options)
+    whole = [home.send(x.astype(np.int32)) for x in (a, b, c)]
+    own = dxgemm.inner(lambda x, y: x, add=lambda total, value: total + value, identity=0.5)
+    pair = dxgemm.inner(
+        lambda x, y: (x, y), add=join_two, identity=(0, math.nan), finish=lambda total: total[0]
+    )
+    for inner in (own, pair):
+        with pytest.raises(errors.UnsupportedProblemError, match=r"its identity is .* integers"):
+            dxgemm.gemm(*whole, inner=inner)
+    assert (home.fetch(whole[2]) == c).all()
     with pytest.raises(errors.UnsupportedProblemError, match="not complex64"):
         dxgemm.gemm(*wide, inner=inners.l1)
     with pytest.raises(errors.EpilogueError, match="pass it as inner="):

@@ -447,6 +447,19 @@ def test_epilogues_take_sums_of_32_bits_of_short_integers(home, rng):
         dxgemm.gemm(unsigned, unsigned, epilogue=dxgemm.reductions.sum())
     with pytest.raises(errors.UnsupportedProblemError, match="leave out fused=True"):
         dxgemm.gemm(wide, wide, epilogue=replace(dxgemm.reductions.sum(), fused=True))
+    bytes_, inner = wide.astype(np.uint8), dxgemm.inners.l1
+    for out_dtype in ("uint32", "uint64"):
+        for name in ("sum", "mean", "max", "logsumexp"):
+            of = {"epilogue": getattr(dxgemm.reductions, name)(1)}
+            c = np.full((2, 2), 7, out_dtype)
+            for options in (of, of | {"out": c}, of | {"inner": inner}):
+                with pytest.raises(errors.UnsupportedProblemError, match=f"not {out_dtype}"):
+                    dxgemm.gemm(bytes_, bytes_, c, **options)
+            assert (c == 7).all()
+    for call in (dxgemm.gemm, dxgemm.explain):
+        fused = dxgemm.reductions.max(0, fused=True)
+        with pytest.raises(errors.UnsupportedProblemError, match="no implementation fits"):
+            call(bytes_, bytes_, np.zeros((2, 2), np.int64), epilogue=fused)
 
 
 REDUCTIONS = ("sum", "min", "max", "argmin", "argmax", "norm")
@@ -719,7 +732,7 @@ MODULAR_FAULTS = {
     "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
     "an epilogue": (
         {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
-        errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, a modulus",
+        errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, not a modulus",
     ),
     "an inner function": (
         {"modulus": 97, "inner": dxgemm.inners.min_plus},

@@ -93,6 +93,8 @@ def refuse_with_inner(
         reason = f"its operands are real numbers, not {dtype}; compute real and imaginary parts"
     elif precision is not None:
         reason = f"precision={precision!r} is one of products; leave it out"
+    elif dtype in PRODUCT_BITS and not inner.begins_whole:
+        reason = f"its identity is {inner.start}, but totals are integers; pass one that they hold"
     elif adds_transpose:
         reason = "no transpose is added to its result; leave b out"
     elif triangle not in ("", "either") and not inner.is_symmetric:
@@ -282,26 +284,27 @@ def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
     Raises:
         UnsupportedProblemError: the operands are bool, or have 32 or 64 bits, or there is a
             modulus; and there are functions, a mask, or results that are not reduced. An inner
-            function takes int32 and int64, with a mask at most, and int32 with a reduction too.
+            function takes int32 and int64, with a mask at most, and int32 with a reduction too. Or
+            what is reduced is bool or unsigned.
     """
-    is_alone = shape.inner and not shape.has_functions and not problem.modulus
-    is_wide = problem.dtype == "int64" and shape.reduction is None
+    is_stored_as_is, is_reduced = not shape.has_functions, shape.reduction is not None
+    if is_reduced and problem.is_integer and is_stored_as_is and problem.out_dtype not in INTEGERS:
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction} is of {' and '.join(INTEGERS)}, not {problem.out_dtype}; "
+            "reduce the result in a second step."
+        )
+    is_alone = shape.inner and is_stored_as_is and not problem.modulus
+    is_wide = problem.dtype == "int64" and not is_reduced
     if is_alone and (problem.dtype == "int32" or is_wide):
         return
-    bits, is_reduced = PRODUCT_BITS.get(problem.dtype, 8), shape.reduction is not None
-    if bits in (8, 16) and not problem.modulus:
+    if PRODUCT_BITS.get(problem.dtype, 8) in (8, 16) and not problem.modulus:
         return
     if shape.stages or not is_reduced:
-        what = "a modulus" if problem.modulus else f"not {problem.dtype}"
+        what = "not a modulus" if problem.modulus else f"not {problem.dtype}"
         raise UnsupportedProblemError(
             "gemm: epilogues, masks and inner functions take integers of 8 and 16 bits, whose sums "
             f"are int32, {what}; apply it in a second step. An inner function alone takes int32 "
             "and int64 too."
-        )
-    if problem.out_dtype not in INTEGERS:
-        raise UnsupportedProblemError(
-            f"gemm: {shape.reduction} is of {' and '.join(INTEGERS)}, not {problem.out_dtype}; "
-            "reduce the result in a second step."
         )
     if shape.reduction is not None and shape.reduction.fused:
         raise UnsupportedProblemError(

@@ -10,7 +10,13 @@ from dxgemm.call.factors import number, real_number
 from dxgemm.epilogues import catalogue
 from dxgemm.epilogues.block_scales import block_scales
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
-from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError, UnsupportedProblemError
+from dxgemm.errors import (
+    ArrayTypeError,
+    DtypeError,
+    ShapeError,
+    UnsupportedProblemError,
+    shown,
+)
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.layout import Layout
@@ -107,19 +113,20 @@ def with_scales(
         epilogue = _with_scaled_result(out, epilogue, scale_out)
     if all(scale is None for scale in factors):
         return alpha, epilogue
-    for name, operand in (("scale_a", a), ("scale_b", b)):
-        _check_float8(name, f"<{name[-1]}>", operand)
-        if len(operand.shape) not in (2, 3):
-            return alpha, epilogue  # the operand is refused later
+    for name, operand, scale in (("scale_a", a, factors[0]), ("scale_b", b, factors[1])):
+        if scale is not None:
+            _check_float8(name, f"<{name[-1]}>", operand)
+    if any(_dtype(x) not in FLOAT8_KINDS or len(x.shape) not in (2, 3) for x in (a, b)):
+        return alpha, epilogue  # the operand is refused later
     if inner is not None:
         raise UnsupportedProblemError(
-            f"gemm: scale_a and scale_b are factors of products, and {inner.name} is another "
+            f"gemm: scale_a and scale_b are factors of products, and {shown(inner)} is another "
             "function; leave them out."
         )
     arrays: list[Scale | None] = []
     for name, scale in zip(("scale_a", "scale_b"), factors, strict=True):
         is_array = _is_array(scale)
-        arrays.append(_scale(name, scale, a, b) if is_array else None)
+        arrays.append(_scale(name, scale, operands) if is_array else None)
         if not is_array and scale is not None:
             alpha = number("<alpha>", alpha) * real_number(name, scale)
     of_a, of_b = arrays
@@ -127,7 +134,7 @@ def with_scales(
         return alpha, epilogue
     if any(scale is not None and not scale.is_one and not scale.is_vector for scale in arrays):
         return alpha, _with_blocks(of_a, of_b, epilogue)
-    if beta != 0:  # the epilogue would multiply c too
+    if number("<beta>", beta) != 0:  # the epilogue would multiply c too
         if of_a is None or of_b is None:
             raise UnsupportedProblemError(
                 "gemm: beta is not 0, so that arrays of scales come in pairs; pass scale_a and "
@@ -143,8 +150,12 @@ def _is_array(scale: Any) -> bool:
     return hasattr(scale, "shape") and not isinstance(scale, np.generic)
 
 
+def _dtype(operand: Any) -> str:
+    return str(getattr(operand, "dtype", type(operand).__name__)).removeprefix("torch.")
+
+
 def _check_float8(name: str, what: str, operand: Any) -> None:
-    dtype = str(getattr(operand, "dtype", type(operand).__name__)).removeprefix("torch.")
+    dtype = _dtype(operand)
     if dtype not in FLOAT8_KINDS:
         raise DtypeError(
             f"gemm: {name} is for arrays of {' and '.join(FLOAT8_KINDS)}, but {what} is {dtype}; "
@@ -189,11 +200,15 @@ def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
     return library, layout
 
 
-def _scale(name: str, array: Any, a: Any, b: Any) -> Scale:
+def _scale(name: str, array: Any, operands: tuple[Any, Any, Any]) -> Scale:
     library, layout = _inspected(name, array)
+    a, b, _ = operands
     along = a.shape[-2] if name == "scale_a" else b.shape[-1]
     scale = Scale(name, library, array, layout, along, -(-a.shape[-1] // BLOCK_K))
-    if len(layout.shape) > 3 or not (scale.is_one or scale.is_vector or scale.has_blocks):
+    batch = layout.shape[:-2]
+    batches = [tuple(x.shape)[:1] for x in operands if len(getattr(x, "shape", ())) == 3]
+    fits = batch == () or (batches and batch in [(1,), *batches])
+    if not (scale.is_one or (fits and (scale.is_vector or scale.has_blocks))):
         raise ShapeError(
             f"gemm: {name} is {layout.shape} for <a> {tuple(a.shape)} and <b> {tuple(b.shape)}; "
             f"pass one number, ({along},) or {scale.matrix(along, 1)} for whole "

@@ -156,11 +156,9 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
     is_special = problem.is_quantised or problem.is_widened or problem.modulus
-    is_special = is_special or problem.has_block_scales
-    if problem.inner is not None:
+    is_special = is_special or problem.has_block_scales or problem.inner is not None
+    if problem.takes_pairs or problem.mask_block or is_special:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
-    elif problem.takes_pairs or problem.mask_block or is_special:
-        return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
     return [

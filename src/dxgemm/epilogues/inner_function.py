@@ -108,6 +108,12 @@ class Inner(Epilogue):
         return self.way == "sum"
 
     @property
+    def begins_whole(self) -> bool:
+        """True if totals of no values are integers, or infinities, which stand for the largest."""
+        parts = self.start if isinstance(self.start, tuple) else (self.start,)
+        return all(part is None or part.is_integer() or math.isinf(part) for part in parts)
+
+    @property
     def operations(self) -> int:
         """Instructions per pair of elements, about: magnitudes and signs cost none.
 
