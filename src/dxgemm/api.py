@@ -185,9 +185,8 @@ def gemm(
         the result back; such a call returns when the result has arrived.
     """
     try:
-        scales = scale_a, scale_b, scale_out
-        if any(scale is not None for scale in scales):
-            operands = a, b, c if out is None else out
+        if scale_a is not None or scale_b is not None or scale_out is not None:
+            operands, scales = (a, b, c if out is None else out), (scale_a, scale_b, scale_out)
             alpha, epilogue = with_scales(operands, alpha, beta, epilogue, inner, scales)
         arithmetic = precision if modulus is None else with_modulus(modulus, precision)
         options = (
