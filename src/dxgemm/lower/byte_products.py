@@ -55,9 +55,13 @@ def lower_bytes(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Pr
 
 def _size(form: DigitForm, name: str) -> int:
     """Bytes of the digits of a factor."""
-    own = form.problem
-    batch = own.batch if getattr(own, name).batch else 1
-    return batch * _along(own, name) * form.digits * form.step
+    return size_of(form.problem, name, form.digits * form.step)
+
+
+def size_of(problem: Problem, name: str, row_bytes: int) -> int:
+    """Bytes of a factor's matrices, with so many for each row of a, or column of b."""
+    batch = problem.batch if getattr(problem, name).batch else 1
+    return batch * along_of(problem, name) * row_bytes
 
 
 def lower_joined(form: JoinedForm, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -91,14 +95,14 @@ def _splitting(form: DigitForm) -> tuple[Step, ...]:
     steps = []
     for name, direction in (("a", "up"), ("b", "down")):
         pitch = form.digits * form.step
-        rows = Strides(_along(form.problem, name) * pitch, pitch, 1)
+        rows = Strides(along_of(form.problem, name) * pitch, pitch, 1)
         how = str(form.digits), form.kind, direction
         sizes = 0, form.problem.k, form.step
         steps.append(splitting_step(form.problem, name, sizes, rows, form.step, how))
     return tuple(steps)
 
 
-def _along(problem: Problem, name: str) -> int:
+def along_of(problem: Problem, name: str) -> int:
     """Rows of a, or columns of b."""
     return problem.m if name == "a" else problem.n
 
@@ -124,7 +128,7 @@ def splitting_step(
         flag: number that is set to 0; None for none. The modulus of a problem follows it.
     """
     strides = problem.a if name == "a" else problem.b.transposed()
-    along, dtype = _along(problem, name), factor_dtypes(problem.dtype)[name == "b"]
+    along, dtype = along_of(problem, name), factor_dtypes(problem.dtype)[name == "b"]
     first_k, slice_k, step = sizes
     numbers = [FusedOperand("number", dtype) for dtype in ("int64", "float64") if problem.modulus]
     batch, k = (problem.batch if strides.batch else 1), min(slice_k, problem.k - first_k)

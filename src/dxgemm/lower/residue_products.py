@@ -14,7 +14,7 @@ from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_residues
 from dxgemm.handwritten.parts.residue_store import row_bytes
-from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, splitting_step
+from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, along_of, size_of, splitting_step
 from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -46,10 +46,7 @@ def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts)
     """
     own, count, k = form.problem, form.count, form.slice_k
     pitch, sizes = row_bytes(k), {FLAG.name: NUMBER_BYTES}
-    lines = {"a": (own.m, own.a.batch), "b": (own.n, own.b.batch)}
-    for name, (along, is_batch) in lines.items():
-        matrices = count * (own.batch if is_batch else 1)
-        sizes[DIGITS_OF[name].name] = matrices * along * pitch
+    sizes |= {DIGITS_OF[name].name: size_of(own, name, count * pitch) for name in "ab"}
     result_size = own.batch * count * own.m * row_bytes(own.n)
     sizes[RESIDUES.name] = result_size
     product = form.product
@@ -60,16 +57,23 @@ def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts)
     multiplying = Step(
         spec, residues_problem(product), blocks, values, (FLAG, 1, count), maps
     )  # fmt: skip
-    program = Program((), sizes)
+    program, kind = Program((), sizes), "reduced residues" if own.modulus else "residues"
     for first_k in range(0, own.k, k):
-        for name, (along, _) in lines.items():
-            rows = Strides(count * along * pitch, pitch, 1)
-            how = str(count), "reduced residues" if own.modulus else "residues", "up"
-            sizes_along_k = first_k, k, pitch
-            split = splitting_step(own, name, sizes_along_k, rows, along * pitch, how, flag=FLAG)
-            program += Program((split,))
+        program += Program(_splitting(own, (first_k, k, pitch), count, kind))
         program += Program((multiplying, _adding(form, result_size, first_k > 0)))
     return program
+
+
+def _splitting(
+    problem: Problem, sizes: tuple[int, int, int], count: int, kind: str
+) -> tuple[Step, ...]:
+    """Steps that make so many residues of a part of k of both factors: see `splitting_step`."""
+    steps = []
+    for name in "ab":
+        pitch, matrix = sizes[2], along_of(problem, name) * sizes[2]
+        rows, how = Strides(count * matrix, pitch, 1), (str(count), kind, "up")
+        steps.append(splitting_step(problem, name, sizes, rows, matrix, how, flag=FLAG))
+    return tuple(steps)
 
 
 def lower_remainders(form: RemainderForm, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -81,20 +85,15 @@ def lower_remainders(form: RemainderForm, candidate: Candidate, device: DeviceFa
         device: the GPU.
     """
     own, k, step = form.problem, form.slice_k, form.step
-    lines = {"a": (own.m, own.a.batch), "b": (own.n, own.b.batch)}
     items = own.batch * own.m * row_bytes(own.n)
     sizes: dict[Name, int] = {FLAG.name: NUMBER_BYTES, RESIDUES.name: SUM_BYTES * items}
-    for name, (along, is_batch) in lines.items():
-        sizes[DIGITS_OF[name].name] = (own.batch if is_batch else 1) * along * step
+    sizes |= {DIGITS_OF[name].name: size_of(own, name, step) for name in "ab"}
     product = lower_product(candidate.implementation, form.product, candidate.config, device)
     values: dict[Name, Value] = {"c": RESIDUES, "out": RESIDUES, "alpha": 1, "beta": 0}
     values |= {name: DIGITS_OF[name] for name in "ab"}
     program = Program((), sizes)
     for first_k in range(0, own.k, k):
-        for name, (along, _) in lines.items():
-            rows, how = Strides(along * step, step, 1), ("1", "reduced", "up")
-            split = splitting_step(own, name, (first_k, k, step), rows, step, how, flag=FLAG)
-            program += Program((split,))
+        program += Program(_splitting(own, (first_k, k, step), 1, "reduced"))
         program += product.given(values)
         program += Program((_adding(form, items, first_k > 0),))
     return program
