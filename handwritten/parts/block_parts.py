@@ -1,4 +1,4 @@
-"""What differs between tiles by their way of multiplying, for the frame `block_tile`."""
+"""Parts of tiles for the frame `block_tile`: one set for each way of multiplying."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dxgemm.handwritten.parts.unroll import device
 
 
 class TileParts(NamedTuple):
-    """What differs by the way of multiplying.
+    """Parts of a tile that depend on how it multiplies.
 
     Attributes:
         reads_vectors: for a and b: True if the fast copies are of 16 bytes.
@@ -98,6 +98,24 @@ def make_sums(
     return ring_sums
 
 
+def make_store_sums(
+    corner: Callable[..., Any], fragment: Fragment, tile: tuple[int, int], config: Any, dtype: str
+) -> Callable[..., None]:
+    """Make `TileParts.store` of the kernels whose threads store tiles of float32 or float64."""
+    from numba import int32
+
+    scalar = np.dtype(dtype).type
+    store_tile = make_store_tile(fragment, tile, config.threads, dtype)
+
+    @device
+    def store_sums(sums, smem, thread, out, row, col, m, n):
+        thread_row, thread_col = corner(thread)
+        result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
+        store_tile(sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result)
+
+    return store_sums
+
+
 def make_thread_parts(
     config: Any, dtype: str, out_dtype: str, layouts: tuple[str, str], kept_at: int
 ) -> TileParts:
@@ -106,7 +124,7 @@ def make_thread_parts(
 
     from dxgemm.handwritten.parts.intrinsics import outer_product, store_shared
 
-    item_bytes, scalar = ITEM_BYTES[dtype], np.dtype(dtype).type
+    item_bytes = ITEM_BYTES[dtype]
     width, tile_k = VECTOR_BYTES // item_bytes, config.tile_k
     a_row_bytes = config.a_row_bytes(dtype)
     row_width = width if config.thread_m % width == 0 else width // 2
@@ -132,20 +150,13 @@ def make_thread_parts(
     def put(smem, r, k, values):
         store_shared(int32(smem + k * a_row_bytes + r * item_bytes), 0, values)
 
-    store_tile = make_store_tile(fragment, (config.tile_m, config.tile_n), config.threads, dtype)
-
-    @device
-    def store_sums(sums, smem, thread, out, row, col, m, n):
-        thread_row, thread_col = corner(thread)
-        result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
-        store_tile(sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result)
-
+    tile = config.tile_m, config.tile_n
     a_fast, b_fast = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors
     kept = thread_mainloop.KEPT
     return TileParts(
         (a_vectors, b_vectors), False, sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
         sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
-        corner, fragment, put, 1, store_sums,
+        corner, fragment, put, 1, make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip
 
 
@@ -218,7 +229,7 @@ def make_mma_parts(
 
     from dxgemm.handwritten.parts.intrinsics import store_shared
 
-    a_is_left, scalar = is_left(layouts), np.dtype(dtype).type
+    a_is_left = is_left(layouts)
     warp_left, warp_right, tile_k = config.warp_left, config.warp_right, config.tile_k
     tile = (config.tile_left, config.tile_right)[:: 1 if a_is_left else -1]
     warps_right = config.tile_right // warp_right
@@ -260,15 +271,8 @@ def make_mma_parts(
         at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
         store_shared(at, 0, values)
 
-    store_tile = make_store_tile(fragment, tile, config.threads, dtype)
-
-    @device
-    def store_sums(sums, smem, thread, out, row, col, m, n):
-        thread_row, thread_col = corner(thread)
-        result = Result(scalar(1), scalar(0), out, out, m, n, 1, ())
-        store_tile(sums, smem, int32(0), thread_row, thread_col, row, col, Origin(0, 0, 0), result)
-
     return TileParts(
         (fits[0], fits[1]), True, sums_of(fast), sums_of(plain), sums_of(fast, kept_at),
-        sums_of(plain, kept_at), corner, fragment, put, 1, store_sums,
+        sums_of(plain, kept_at), corner, fragment, put, 1,
+        make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip

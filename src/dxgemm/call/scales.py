@@ -174,13 +174,16 @@ def _with_scaled_result(out: Any, epilogue: Any, scale: Any) -> BoundEpilogue:
         stage: BoundEpilogue = catalogue.scale_columns(columns)
     else:
         stage = catalogue.scale(real_number("scale_out", scale))
+    return _followed(epilogue, stage, "scale_out; leave one of them out")
+
+
+def _followed(epilogue: Any, stage: BoundEpilogue, rest: str) -> BoundEpilogue:
+    """An epilogue, or none, with a stage behind it, which no reduction has."""
     if epilogue is None:
         return stage
     chain = bound_epilogue(epilogue)
     if chain.reduction is not None:
-        raise UnsupportedProblemError(
-            f"gemm: {chain.reduction} does not go with scale_out; leave one of them out."
-        )
+        raise UnsupportedProblemError(f"gemm: {chain.reduction} does not go with {rest}.")
     return chain | stage
 
 
@@ -239,12 +242,5 @@ def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> Bound
                 f"other do not: {other} must have a scale for each block of k, too."
             )
     assert of_a is not None and of_b is not None
-    stage: BoundEpilogue = block_scales(of_a.array, of_b.array)
-    if epilogue is None:
-        return stage
-    chain = bound_epilogue(epilogue)
-    if chain.reduction is not None:
-        raise UnsupportedProblemError(
-            f"gemm: {chain.reduction} does not go with scales of blocks; reduce the result."
-        )
-    return chain | stage
+    stage = block_scales(of_a.array, of_b.array)
+    return _followed(epilogue, stage, "scales of blocks; reduce the result")
