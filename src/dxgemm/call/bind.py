@@ -87,6 +87,8 @@ class Decision(NamedTuple):
 def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     """Computation of a resolved call, or of a piece of it."""
     computation, copies = _computation_of(resolved, problem), resolved.copies
+    if not copies:
+        return computation
     if computation.asked.is_transposed != problem.is_transposed:
         copies = tuple(copy.exchanged() for copy in copies)
     return computation._replace(copies=copies)

@@ -5,7 +5,6 @@ Kernel files are imported when first needed, numba never.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -86,7 +85,7 @@ LIBRARY = Kernel(
 
 
 @dataclass(frozen=True, eq=False)
-class Implementation(ABC):
+class Implementation:
     """Registered kernel, or library, that computes GEMMs; objects are compared by identity.
 
     Attributes:
@@ -147,9 +146,9 @@ class Implementation(ABC):
         """Problem that the kernel computes: with aligned copies of the operands that need one."""
         return problem.aligned if self.kernel.copies_operands else problem
 
-    @abstractmethod
     def supports(self, problem: Problem) -> str | None:
         """Reason why this implementation cannot compute the problem; None if it can."""
+        raise NotImplementedError
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
@@ -167,13 +166,13 @@ class Implementation(ABC):
         """Reason why the installed toolkit may not build its kernels; None if it may."""
         return None
 
-    @abstractmethod
     def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         """All configs, or those for a dtype, largest tile first.
 
         The simulator has configs of its own; without an architecture they are the result if it is
         enabled. The result is (None,) for an implementation without configs.
         """
+        raise NotImplementedError
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
+from dxgemm.problem.problem import Problem, changed, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 ADDED = ("float32", "float64")  # dtypes of the sums of slices
@@ -58,7 +57,7 @@ class Candidate(NamedTuple):
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
         if problem.k_ranges and not self.skips_zeros(problem):
-            part = replace(part, k_ranges="")
+            part = changed(part, k_ranges="")
         if problem.triangle:
             part = triangular(part, self.triangle)
         return sliced_problem(part, self.slices) if self.uses_workspace else part
@@ -88,7 +87,7 @@ def triangular(problem: Problem, path: str) -> Problem:
     """
     triangle = problem.triangle if path == "half" else ""
     triangle = "both" if triangle == "either" else triangle
-    return replace(problem, triangle=triangle, adds_transpose=False)
+    return changed(problem, triangle=triangle, adds_transpose=False)
 
 
 def skips_zeros(implementation: Implementation, problem: Problem) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.choice.columns import Columns, Row, resident_blocks
 from dxgemm.choice.implementation import Implementation, misfit
 from dxgemm.choice.legality import (
     Candidate,
@@ -25,19 +26,11 @@ from dxgemm.choice.legality import (
     triangle_paths,
     triangular,
 )
-from dxgemm.choice.model import (
-    Asked,
-    Columns,
-    Row,
-    folding_us,
-    predict,
-    reducing_us,
-    resident_blocks,
-    schedule,
-)
+from dxgemm.choice.model import folding_us, predict, reducing_us, schedule
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
+from dxgemm.choice.work import Work
 from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, shown
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
@@ -256,14 +249,11 @@ def _time(
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
         return Times(columns, 1, waits, waits, is_simulated=True)
-    asked = Asked.of(problem)
-    plan = schedule(columns, asked, given_slices)
-    model_us = predict(columns, asked, plan)
-    if columns.has_slices:
-        model_us[(columns.fill > 0) & (plan.slices == 1)] = np.inf
-    us = model_us
+    work = Work.of(problem)
+    plan = schedule(columns, work, given_slices)
+    us = model_us = predict(work, plan)
     if residual is not None:
-        us = model_us * residual.factors(asked, columns, plan)
+        us = model_us * residual.factors(work, plan)
     return Times(columns, plan.slices, model_us, us)
 
 

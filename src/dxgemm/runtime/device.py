@@ -27,6 +27,7 @@ def require_gpu() -> None:
         )
 
 
+@cache
 def driver_api() -> Any:
     """Driver module of cuda-bindings."""
     try:

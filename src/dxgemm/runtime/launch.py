@@ -6,7 +6,6 @@ import ctypes
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -227,12 +226,15 @@ class KernelLaunch:
         self._ordinal = ordinal
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
         self._kernel = kernel
-        self._idle = _Idle()
-        if not is_alone:
-            self._idle = _idle.setdefault((kernel.identity, ordinal), self._idle)
-        arguments: _Arguments | None = None
-        with suppress(IndexError):
-            arguments = self._idle.pop()
+        key = kernel.identity, ordinal
+        shared = None if is_alone else _idle.get(key)
+        if shared is None:
+            shared = _Idle() if is_alone else _idle.setdefault(key, _Idle())
+        self._idle = shared
+        try:
+            arguments = shared.pop()
+        except IndexError:
+            arguments = None
         arguments = arguments or self._new_arguments()
         # Copied to attributes of this object, because each call reads them.
         self._pack, self._function = arguments.pack, arguments.function
@@ -336,6 +338,7 @@ class KernelLaunch:
             )
 
 
+@cache
 def submit_on(ordinal: int) -> Callable[..., Any]:
     """The driver's launch, for kernels of one GPU.
 
