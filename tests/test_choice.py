@@ -17,18 +17,14 @@ import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm.call.explain import explain_shape
 from dxgemm.choice import legality, selection, tables
+from dxgemm.choice.columns import COPYING_SHARE, Columns, Row
 from dxgemm.choice.implementation import MOST_SLICES, Implementation
 from dxgemm.choice.legality import can_slice, exclusion, legal_kernels, refusal
 from dxgemm.choice.model import (
     ADDING_BYTES_PER_US,
     ADDING_US,
-    COPYING_SHARE,
     COPYING_US,
-    LEAST_COPIED_BYTES,
     UNFILLED,
-    Asked,
-    Columns,
-    Row,
     predict,
     schedule,
 )
@@ -42,6 +38,7 @@ from dxgemm.choice.selection import (
     speeds_from,
 )
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
+from dxgemm.choice.work import LEAST_COPIED_BYTES, Work
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
@@ -79,8 +76,8 @@ def columns_of(rows, dtype, device=H200, speed=None, table=None):
 
 def predict_us(rows, asked, device=H200, slices=None, **known):
     """Times of rows for one problem, by the model alone."""
-    columns, numbers = columns_of(rows, asked.dtype, device, **known), Asked.of(asked)
-    return predict(columns, numbers, schedule(columns, numbers, slices))
+    columns, work = columns_of(rows, asked.dtype, device, **known), Work.of(asked)
+    return predict(work, schedule(columns, work, slices))
 
 
 def whole_rows(dtype):
@@ -380,7 +377,7 @@ def test_a_lesser_gpu_is_never_predicted_to_be_faster(configs_of_a_gpu, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_slices_cost_their_addition(configs_of_a_gpu, monkeypatch, dtype):
-    rows = [row for row in all_rows(dtype, H200) if row.fill == 1]
+    rows = [row._replace(fill=0) for row in all_rows(dtype, H200) if row.fill == 1]
     asked = problem(512, 512, 8192, dtype)
     sliced_us = {count: predict_us(rows, asked, slices=count) for count in (1, 2, 8)}
     monkeypatch.setattr("dxgemm.choice.model.ADDING_US", 0.0)
@@ -438,11 +435,11 @@ def test_aligned_copies_take_time(configs_of_a_gpu):
 
 
 def test_copies_of_small_matrices_take_a_block_each(configs_of_a_gpu):
-    one = Asked.of(problem(9 * 6000, 11, 11, dtype="float16"))
-    many = Asked.of(problem(9, 11, 11, batch=6000, dtype="float16"))
+    one = Work.of(problem(9 * 6000, 11, 11, dtype="float16"))
+    many = Work.of(problem(9, 11, 11, batch=6000, dtype="float16"))
     assert one.copies == many.copies == 2
     assert many.copied_bytes == 6000 * 2 * LEAST_COPIED_BYTES > 5 * one.copied_bytes
-    whole = Asked.of(problem(32, 11, 11, batch=6000, dtype="float16"))
+    whole = Work.of(problem(32, 11, 11, batch=6000, dtype="float16"))
     assert whole.copied_bytes == many.copied_bytes, "up to 32 rows of 512 bytes are one block"
 
 
@@ -452,8 +449,8 @@ def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
     wgmma = find_implementation("wgmma")
     rows = [row for row in all_rows("float32", H200) if row.implementation is wgmma]
     columns = columns_of(rows, "float32")
-    plan = schedule(columns, Asked.of(asked))
-    together = schedule(columns, Asked.of_all([asked]))
+    plan = schedule(columns, Work.of(asked))
+    together = schedule(columns, Work.of_all([asked]))
     np.testing.assert_array_equal(together.mean_tiles_per_sm[0], plan.mean_tiles_per_sm)
     tiles = [wgmma.kernel.block_count(row.config, asked.aligned) for row in rows]
     np.testing.assert_allclose(plan.mean_tiles_per_sm * H200.sm_count, tiles)
@@ -463,12 +460,12 @@ def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
 def test_problems_are_predicted_together_as_they_are_one_by_one(configs_of_a_gpu, dtype):
     problems = [asked for asked in random_problems(300) if asked.dtype == dtype]
     columns = columns_of(all_rows(dtype, H200), dtype)
-    together = Asked.of_all(problems)
-    us = predict(columns, together, schedule(columns, together))
+    together = Work.of_all(problems)
+    us = predict(together, schedule(columns, together))
     assert us.shape == (len(problems), len(columns.rows))
     for found, asked in zip(us, problems, strict=True):
-        alone = Asked.of(asked)
-        np.testing.assert_allclose(found, predict(columns, alone, schedule(columns, alone)), 1e-12)
+        alone = Work.of(asked)
+        np.testing.assert_allclose(found, predict(alone, schedule(columns, alone)), 1e-12)
 
 
 def test_a_pipeline_that_is_not_filled_is_avoided(configs_of_a_gpu):
@@ -516,8 +513,8 @@ def test_each_feature_is_of_what_it_is_named_after(configs_of_a_gpu):
     columns = columns_of(rows, "float32")
 
     def features(asked):
-        numbers = Asked.of(asked)
-        own = candidate_features(columns, schedule(columns, numbers))
+        numbers = Work.of(asked)
+        own = candidate_features(schedule(columns, numbers))
         return dict(zip(tables.PROBLEM_FEATURES, problem_features(numbers), strict=True)), own
 
     known, own = features(plain)

@@ -193,6 +193,15 @@ class Columns:
         a_us = np.where(kind.a_is_col, a_across_us, a_us)
         return a_us + np.where(kind.b_is_col, b_us, b_across_us)
 
+    @cached_property
+    def places(self) -> dict[Implementation, slice]:
+        """Places of the candidates of each kernel, which follow one another."""
+        found: dict[Implementation, slice] = {}
+        for place, row in enumerate(self.rows):
+            first = found.get(row.implementation, slice(place, 0)).start
+            found[row.implementation] = slice(first, place + 1)
+        return found
+
     def lower_tiles(self, n: float) -> np.ndarray:
         """Tiles that meet the lower triangle of an n x n matrix."""
         tiles = zip(self.tile_m.astype(int).tolist(), self.tile_n.astype(int).tolist())

@@ -6,7 +6,7 @@ Kernel files are imported when first needed, numba never.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
@@ -97,6 +97,8 @@ class Implementation:
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
         stand_in: kernel whose measurements stand in for those that it lacks; "" for none.
+        needs: precision that its products are permitted by, or the begin of its name, by the dtype
+            of a and b; of other dtypes it computes the own arithmetic.
     """
 
     name: str
@@ -106,6 +108,7 @@ class Implementation:
     candidate_before: int = 0
     rung: int | None = None
     stand_in: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
     units: ClassVar[Mapping[str, str]] = TENSOR

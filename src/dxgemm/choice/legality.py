@@ -153,11 +153,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     if problem.triangle:
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
-    considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened or problem.modulus
-    is_special = is_special or problem.has_block_scales or problem.inner is not None
-    if problem.takes_pairs or problem.mask_block or is_special:
-        considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
+    considered = considered_kernels(problem, device)
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
     return [
@@ -167,10 +163,29 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     ]
 
 
+def is_plain(problem: Problem) -> bool:
+    """True if every kernel of the dtype stores such a result, of sums of products."""
+    if problem.epilogue is None and not problem.is_integer:
+        return not problem.is_quantised
+    is_stored = not (problem.is_quantised or problem.is_widened or problem.takes_pairs)
+    is_summed = not (problem.modulus or problem.has_block_scales or problem.inner)
+    return is_stored and is_summed and not problem.mask_block
+
+
+Considered = tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]
+
+
+def considered_kernels(problem: Problem, device: DeviceFacts) -> Considered:
+    """Kernels of a problem's dtype and precision, and functions that say why they refuse it."""
+    precision = None if problem.is_integer else problem.precision
+    considered = _automatic_kernels(problem.dtype, precision, device)
+    if is_plain(problem):
+        return considered
+    return tuple((kernel, kernel.supports) for kernel, _ in considered)
+
+
 @cache
-def _automatic_kernels(
-    dtype: str, device: DeviceFacts
-) -> tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]:
+def _automatic_kernels(dtype: str, precision: str | None, device: DeviceFacts) -> Considered:
     """Kernels that have configs for a dtype and run on a device, with their `refuses`.
 
     The list is cached because every new shape needs it.
@@ -179,7 +194,7 @@ def _automatic_kernels(
         (i, i.refuses)
         for i in IMPLEMENTATIONS
         if i.is_own and i.is_automatic(device.arch) and i.runs_on(device.arch) is None
-        if fitting_configs(i, dtype, device)
+        if fitting_configs(i, dtype, device) and (precision or "").startswith(i.needs.get(dtype, ""))
     )
 
 

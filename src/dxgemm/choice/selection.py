@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,9 +16,11 @@ from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     config_fault,
+    considered_kernels,
     exclusion,
     fits_config,
     fitting_configs,
+    is_plain,
     is_sliceable,
     legal_kernels,
     reduction_paths,
@@ -72,7 +74,8 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    return best_of(problem, device, _fitting_kernels(problem, device))
+    found = _first_that_supports(problem, device)
+    return found or best_of(problem, device, _fitting_kernels(problem, device))
 
 
 def rank(
@@ -195,6 +198,25 @@ def best_of(
     return bests[0] if len(bests) == 1 else min(bests, key=_time_of)
 
 
+def _first_that_supports(problem: Problem, device: DeviceFacts) -> Candidate | None:
+    """`best_of` all legal kernels of a plain problem, few of which are asked; None of others.
+
+    Kernels are timed first, and then asked from the quickest on whether they support the problem.
+    """
+    is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
+    if is_large or problem.triangle or problem.reduction is not None or not is_plain(problem):
+        return None
+    refuses = dict(considered_kernels(problem, device))
+    times = _time(problem, device, refuses, None, is_sliceable(problem))
+    for _ in refuses:
+        place = int(times.us.argmin())
+        kernel = times.columns.rows[place].implementation
+        if refuses[kernel](problem) is None:
+            return times.candidate(place)
+        times.us[times.columns.places[kernel]] = np.inf
+    return None
+
+
 def _time_of(candidate: Candidate) -> float:
     return candidate.us or 0.0
 
@@ -224,7 +246,7 @@ def _fitting_kernels(problem: Problem, device: DeviceFacts) -> list[Implementati
 def _time(
     problem: Problem,
     device: DeviceFacts,
-    implementations: Sequence[Implementation],
+    implementations: Iterable[Implementation],
     only: tuple[Any, int] | None,
     may_slice: bool,
 ) -> Times:

@@ -338,7 +338,6 @@ class KernelLaunch:
             )
 
 
-@cache
 def submit_on(ordinal: int) -> Callable[..., Any]:
     """The driver's launch, for kernels of one GPU.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import string_at
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -91,7 +92,7 @@ def encode(address: int, tensor_map: TensorMap) -> bytes:
         raise LaunchError(
             f"gemm: the driver refused {tensor_map} at address {address:#x}: {error.name}."
         )
-    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+    return string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
 
 
 @cache
