@@ -405,7 +405,7 @@ def flattened(problem: Problem, *, takes_columns: bool = False) -> Problem | Non
         return None
     own = exchanged(problem) if problem.is_transposed else problem
     flat = _with_flattened_rows(own)
-    if flat is None and takes_columns:
+    if flat is None and takes_columns and not own.a.batch:
         flat = _with_flattened_rows(exchanged(own))
         flat = flat and exchanged(flat)
     return flat
