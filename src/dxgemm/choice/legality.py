@@ -130,14 +130,14 @@ def config_fault(implementation: Implementation, config: Any, problem: Problem) 
     """Reason why a config does not suit the mask, the inner function or the scales; or None."""
     if not implementation.kernel.fits(config, problem):
         return "has tiles that are too wide for its scales of blocks"
-    inner, block = problem.inner, problem.mask_block
-    if inner is not None and inner.parts > 1:
+    parts, block = problem.inner_parts, problem.mask_block
+    if parts > 1:
         if config.cluster > 1:
             return "adds up sums over a cluster, and no totals of several numbers"
         total_bytes = config.accumulator_bytes(problem.dtype)
         is_large = total_bytes > FEW_TOTALS * ITEM_SIZES[problem.scalar_dtype]
-        if is_large and inner.parts * total_bytes > MOST_TOTAL_BYTES:
-            return f"has too large thread tiles for totals of {inner.parts} numbers"
+        if is_large and parts * total_bytes > MOST_TOTAL_BYTES:
+            return f"has too large thread tiles for totals of {parts} numbers"
     if not block:
         return None
     # Blocks of a cluster that have a tile each would wait for one that has returned.
@@ -256,10 +256,15 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    has_parts = problem.inner is not None and problem.inner.parts > 1
-    is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
-    return is_added and not (is_whole or has_parts)
+    if problem.scalar_dtype not in ADDED:
+        return False
+    return problem.epilogue is None or not (
+        problem.reduction is not None
+        or problem.takes_pairs
+        or problem.mask_block
+        or problem.has_block_scales
+        or problem.inner_parts > 1
+    )
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

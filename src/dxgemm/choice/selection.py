@@ -115,7 +115,7 @@ class Times:
 
     Attributes:
         columns: the candidates.
-        slices: number of split-K slices, one for each candidate or one for all.
+        slices: number of split-K slices of each candidate; not an array if all have one.
         model_us: times by the model alone; infinite for a split-K candidate with a single slice.
         us: times corrected by measurements.
         stores_matrix: True if a reduction is unfused.
@@ -134,7 +134,7 @@ class Times:
     def candidate(self, place: int) -> Candidate:
         """Candidate of a row, with its time."""
         row, us = self.columns.rows[place], float(self.us[place])
-        slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
+        slices = int(self.slices[place]) if type(self.slices) is np.ndarray else 1
         note = ""
         if self.is_simulated:
             note = "with barriers" if us else "without barriers, which the simulator is slow at"
@@ -253,8 +253,9 @@ def _time(
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    has_parts = problem.inner is not None and problem.inner.parts > 1
-    is_special = problem.mask_block or problem.has_block_scales or has_parts
+    is_special = problem.epilogue is not None and (
+        problem.mask_block or problem.has_block_scales or problem.inner_parts > 1
+    )
     if only is not None or is_special or is_large:
         few = [
             place

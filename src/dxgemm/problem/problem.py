@@ -127,6 +127,11 @@ class Problem:
         return self.epilogue.inner if self.epilogue else None
 
     @property
+    def inner_parts(self) -> int:
+        """Numbers per total of the inner function; 1 without one."""
+        return self.epilogue.inner.parts if self.epilogue and self.epilogue.inner else 1
+
+    @property
     def mask_block(self) -> int:
         """Rows and columns of a block of the result's mask; 0 without a mask."""
         return self.epilogue.mask_block if self.epilogue else 0
