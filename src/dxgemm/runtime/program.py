@@ -97,7 +97,7 @@ class Step:
         values: a, b, c, out, alpha and beta of the kernel.
         operands: epilogue arguments of the kernel.
         maps: tensor maps of the operands that the kernel reads by TMA.
-        tiles: tiles of the result, of which a persistent kernel has more than blocks.
+        tiles: tiles of the result, if there may be more than blocks; else 0.
         makes: buffer that depends on one operand alone, so that it may be prepared; "" for others.
         twin: source and buffer of another step, which serves this one too if it has that source.
         when: a number, and True if it must be complex for the step to be run, False if it must not.
