@@ -28,6 +28,7 @@ from dxgemm.choice.model import (
     predict,
     schedule,
 )
+from dxgemm.choice.problem_facts import LEAST_COPIED_BYTES, ProblemFacts
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import MOST, UNIT, candidate_features, problem_features
 from dxgemm.choice.selection import (
@@ -38,7 +39,6 @@ from dxgemm.choice.selection import (
     speeds_from,
 )
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
-from dxgemm.choice.work import LEAST_COPIED_BYTES, Work
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
@@ -76,8 +76,8 @@ def columns_of(rows, dtype, device=H200, speed=None, table=None):
 
 def predict_us(rows, asked, device=H200, slices=None, **known):
     """Times of rows for one problem, by the model alone."""
-    columns, work = columns_of(rows, asked.dtype, device, **known), Work.of(asked)
-    return predict(work, schedule(columns, work, slices))
+    columns, facts = columns_of(rows, asked.dtype, device, **known), ProblemFacts.of(asked)
+    return predict(facts, schedule(columns, facts, slices))
 
 
 def whole_rows(dtype):
@@ -435,11 +435,11 @@ def test_aligned_copies_take_time(configs_of_a_gpu):
 
 
 def test_copies_of_small_matrices_take_a_block_each(configs_of_a_gpu):
-    one = Work.of(problem(9 * 6000, 11, 11, dtype="float16"))
-    many = Work.of(problem(9, 11, 11, batch=6000, dtype="float16"))
+    one = ProblemFacts.of(problem(9 * 6000, 11, 11, dtype="float16"))
+    many = ProblemFacts.of(problem(9, 11, 11, batch=6000, dtype="float16"))
     assert one.copies == many.copies == 2
     assert many.copied_bytes == 6000 * 2 * LEAST_COPIED_BYTES > 5 * one.copied_bytes
-    whole = Work.of(problem(32, 11, 11, batch=6000, dtype="float16"))
+    whole = ProblemFacts.of(problem(32, 11, 11, batch=6000, dtype="float16"))
     assert whole.copied_bytes == many.copied_bytes, "up to 32 rows of 512 bytes are one block"
 
 
@@ -449,8 +449,8 @@ def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
     wgmma = find_implementation("wgmma")
     rows = [row for row in all_rows("float32", H200) if row.implementation is wgmma]
     columns = columns_of(rows, "float32")
-    plan = schedule(columns, Work.of(asked))
-    together = schedule(columns, Work.of_all([asked]))
+    plan = schedule(columns, ProblemFacts.of(asked))
+    together = schedule(columns, ProblemFacts.of_all([asked]))
     np.testing.assert_array_equal(together.mean_tiles_per_sm[0], plan.mean_tiles_per_sm)
     tiles = [wgmma.kernel.block_count(row.config, asked.aligned) for row in rows]
     np.testing.assert_allclose(plan.mean_tiles_per_sm * H200.sm_count, tiles)
@@ -460,11 +460,11 @@ def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
 def test_problems_are_predicted_together_as_they_are_one_by_one(configs_of_a_gpu, dtype):
     problems = [asked for asked in random_problems(300) if asked.dtype == dtype]
     columns = columns_of(all_rows(dtype, H200), dtype)
-    together = Work.of_all(problems)
+    together = ProblemFacts.of_all(problems)
     us = predict(together, schedule(columns, together))
     assert us.shape == (len(problems), len(columns.rows))
     for found, asked in zip(us, problems, strict=True):
-        alone = Work.of(asked)
+        alone = ProblemFacts.of(asked)
         np.testing.assert_allclose(found, predict(alone, schedule(columns, alone)), 1e-12)
 
 
@@ -513,7 +513,7 @@ def test_each_feature_is_of_what_it_is_named_after(configs_of_a_gpu):
     columns = columns_of(rows, "float32")
 
     def features(asked):
-        numbers = Work.of(asked)
+        numbers = ProblemFacts.of(asked)
         own = candidate_features(schedule(columns, numbers))
         return dict(zip(tables.PROBLEM_FEATURES, problem_features(numbers), strict=True)), own
 

@@ -17,10 +17,10 @@ from dxgemm import errors
 from dxgemm.choice.columns import Columns, Row
 from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.model import predict, schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, time_candidates
 from dxgemm.choice.tables import Speed, read_table
-from dxgemm.choice.work import Work
 from dxgemm.cli.app import app
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import GpuStatus, simulator_enabled
@@ -263,7 +263,7 @@ def observe(workloads, config, disturb=lambda workload: 1.0, speed=TRUE):
     columns = Columns.of(rows, [speed] * len(rows), "float32", H200)
     observed = []
     for workload in workloads:
-        asked = Work.of(workload.problem())
+        asked = ProblemFacts.of(workload.problem())
         plan = schedule(columns, asked)
         us = predict(asked, plan) * disturb(workload)
         known = np.broadcast_to((columns.fill == 0) | (plan.slices > 1), us.shape)

@@ -12,8 +12,8 @@ import numpy as np
 
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
+from dxgemm.choice.problem_facts import Kind
 from dxgemm.choice.tables import Speed
-from dxgemm.choice.work import Kind
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.parts.triangle import tile_count

@@ -194,7 +194,8 @@ def _automatic_kernels(dtype: str, precision: str | None, device: DeviceFacts) -
         (i, i.refuses)
         for i in IMPLEMENTATIONS
         if i.is_own and i.is_automatic(device.arch) and i.runs_on(device.arch) is None
-        if fitting_configs(i, dtype, device) and (precision or "").startswith(i.needs.get(dtype, ""))
+        if fitting_configs(i, dtype, device)
+        and (precision or "").startswith(i.needs.get(dtype, ""))
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dxgemm.choice.columns import Columns, about_longest
 from dxgemm.choice.implementation import MOST_SLICES
-from dxgemm.choice.work import Work
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem
@@ -64,22 +64,22 @@ class Schedule(NamedTuple):
     skips_zeros: Any = None
 
 
-def schedule(columns: Columns, work: Work, slices: Any = None) -> Schedule:
+def schedule(columns: Columns, facts: ProblemFacts, slices: Any = None) -> Schedule:
     """Distribute the blocks of each candidate over the SMs.
 
     Args:
         columns: the candidates.
-        work: the problem, or many.
+        facts: the problem, or many.
         slices: number of split-K slices; None for the number that follows from `fill`.
     """
-    columns = columns.of_kind(work.kind)
-    if work.mirror_ns is not None:
-        tiles = columns.lower_tiles(work.n) * work.batch
+    columns = columns.of_kind(facts.kind)
+    if facts.mirror_ns is not None:
+        tiles = columns.lower_tiles(facts.n) * facts.batch
     else:
-        tiles = np.ceil(work.m / columns.tile_m) * np.ceil(work.n / columns.tile_n) * work.batch
+        tiles = np.ceil(facts.m / columns.tile_m) * np.ceil(facts.n / columns.tile_n) * facts.batch
     step_k, launched = columns.step_k, tiles
     if slices is None and columns.has_slices:  # as many as give each SM `fill` blocks
-        wanted = np.minimum(columns.filling_blocks / tiles, work.k / columns.slice_k)
+        wanted = np.minimum(columns.filling_blocks / tiles, facts.k / columns.slice_k)
         slices = np.floor(np.minimum(np.maximum(wanted, ONE), SLICES))
     elif slices is not None:
         slices = np.full(tiles.shape, float(slices))
@@ -87,49 +87,49 @@ def schedule(columns: Columns, work: Work, slices: Any = None) -> Schedule:
         slices = NO_SLICES
     else:
         step_k, launched = step_k * slices, tiles * slices
-    k_steps = np.ceil(work.k / step_k)
+    k_steps = np.ceil(facts.k / step_k)
     mean_tiles = launched * columns.blocks_per_tile_and_sm
     if columns.has_modular:
-        mean_tiles = mean_tiles * np.where(columns.is_modular > 0, work.moduli, 1)
+        mean_tiles = mean_tiles * np.where(columns.is_modular > 0, facts.moduli, 1)
     most_tiles = np.ceil(mean_tiles)
     waves = np.ceil(most_tiles / columns.resident)
     skips_zeros = None
-    if work.zeros is not None:
+    if facts.zeros is not None:
         skips_zeros = (columns.takes_k_ranges > 0) & (np.asarray(slices) == 1)
-        along = work.zeros.a * columns.tile_m + work.zeros.b * columns.tile_n
-        some_k = np.minimum(work.k * work.zeros.filled + along / 2, work.k)
+        along = facts.zeros.a * columns.tile_m + facts.zeros.b * columns.tile_n
+        some_k = np.minimum(facts.k * facts.zeros.filled + along / 2, facts.k)
         k_steps = np.where(skips_zeros, np.ceil(some_k / columns.step_k), k_steps)
     return Schedule(columns, slices, k_steps, mean_tiles, most_tiles, waves, skips_zeros)
 
 
-def predict(work: Work, plan: Schedule) -> Any:
+def predict(facts: ProblemFacts, plan: Schedule) -> Any:
     """Predict the microseconds of each candidate, with the kernel that adds split-K slices."""
     columns = plan.columns
     steps_us = plan.k_steps * columns.step_us
     full_us = steps_us + columns.tile_us
-    if work.mirror_ns is not None:
+    if facts.mirror_ns is not None:
         # Residues are stored once; the kernel that makes the result of them mirrors it.
-        stored_tiles = np.where(columns.is_modular > 0, 1 / work.moduli, 1)
-        full_us = full_us + columns.tile_m * columns.tile_n * stored_tiles * work.mirror_ns / 1e3
+        stored_tiles = np.where(columns.is_modular > 0, 1 / facts.moduli, 1)
+        full_us = full_us + columns.tile_m * columns.tile_n * stored_tiles * facts.mirror_ns / 1e3
     arithmetic_us = plan.tiles_per_sm * full_us
     if columns.has_persistent:
         arithmetic_us = _persistent_us(plan, steps_us, arithmetic_us, full_us - steps_us)
     latency_us = plan.waves * (plan.k_steps * columns.lone_step_us + columns.wave_us)
     if plan.skips_zeros is not None:  # no SM is done before the longest tile
         waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
-        longest = np.ceil(work.k / columns.step_k) / np.maximum(plan.k_steps, 1)
+        longest = np.ceil(facts.k / columns.step_k) / np.maximum(plan.k_steps, 1)
         lone_us = steps_us * longest * columns.alone + waits_us
         latency_us = np.where(plan.skips_zeros, np.maximum(latency_us, lone_us), latency_us)
-    written_bytes, adding_us = work.written_bytes, None
+    written_bytes, adding_us = facts.written_bytes, None
     if plan.slices is not NO_SLICES:
-        is_whole, written_bytes = plan.slices == ONE, plan.slices * work.slice_bytes
+        is_whole, written_bytes = plan.slices == ONE, plan.slices * facts.slice_bytes
         adding_us = written_bytes / ADDING_BYTES_PER_US + ADDING_US
-        np.copyto(written_bytes, work.written_bytes, where=is_whole)
+        np.copyto(written_bytes, facts.written_bytes, where=is_whole)
         np.copyto(adding_us, columns.unsliced_us, where=is_whole)
-    read_bytes = work.read_bytes
+    read_bytes = facts.read_bytes
     if columns.has_few:
-        again_bytes = READ_AGAIN * work.large_bytes
-        read_bytes = read_bytes - again_bytes + again_bytes * np.ceil(work.few / columns.few)
+        again_bytes = READ_AGAIN * facts.large_bytes
+        read_bytes = read_bytes - again_bytes + again_bytes * np.ceil(facts.few / columns.few)
     memory_us = read_bytes * columns.read_us + written_bytes * columns.write_us
     # The three overlap: together they take about as long as the longest, more where memory and the
     # SM take alike. Arithmetic and waves are of one SM: hardly more where those are alike.
@@ -139,23 +139,23 @@ def predict(work: Work, plan: Schedule) -> Any:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if adding_us is not None:
         us = us + adding_us
-    return _with_rare_terms(us, work, plan)
+    return _with_rare_terms(us, facts, plan)
 
 
-def _with_rare_terms(us: Any, work: Work, plan: Schedule) -> Any:
+def _with_rare_terms(us: Any, facts: ProblemFacts, plan: Schedule) -> Any:
     """Add what few problems or kernels take: copies, a mirrored store, pipelines unfilled."""
-    columns, copies = plan.columns, work.copies
-    if work.mirror_ns is not None:
+    columns, copies = plan.columns, facts.copies
+    if facts.mirror_ns is not None:
         us = us + MIRROR_US
     if type(copies) is not int or copies > 0:
-        copying_us = copies * COPYING_US + work.copied_bytes * columns.copy_us
+        copying_us = copies * COPYING_US + facts.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
-    if work.zeros is not None:  # half of a triangular operand is read, half or all written
-        copied_bytes = work.zeros.stored_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
-        us = us + (work.zeros.a + work.zeros.b) * COPYING_US + copied_bytes * columns.copy_us
+    if facts.zeros is not None:  # half of a triangular operand is read, half or all written
+        copied_bytes = facts.zeros.stored_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
+        us = us + (facts.zeros.a + facts.zeros.b) * COPYING_US + copied_bytes * columns.copy_us
     if columns.has_least:
-        is_filled = (work.k >= columns.least_k) & (work.m >= columns.least_m)
-        us = us * np.where(is_filled & (work.n >= columns.least_n), 1, UNFILLED)
+        is_filled = (facts.k >= columns.least_k) & (facts.m >= columns.least_m)
+        us = us * np.where(is_filled & (facts.n >= columns.least_n), 1, UNFILLED)
     return us
 
 
@@ -185,4 +185,4 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 def folding_us(problem: Problem) -> float:
     """Predict the microseconds of the kernel that writes triangles from sums in a workspace."""
     sums_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.scalar_dtype]
-    return ADDING_US + (2 + problem.adds_transpose) * sums_bytes / ADDING_BYTES_PER_US
+    return float(ADDING_US + (2 + problem.adds_transpose) * sums_bytes / ADDING_BYTES_PER_US)

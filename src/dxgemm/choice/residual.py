@@ -16,8 +16,8 @@ import numpy as np
 
 from dxgemm.choice.columns import Columns
 from dxgemm.choice.model import Schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.tables import CANDIDATE_FEATURES, FEATURES, PROBLEM_FEATURES
-from dxgemm.choice.work import Work
 
 # Limits of what was measured: features are clipped to them, and the correction to exp(MOST).
 # Those of arrays are arrays themselves, of no dimensions, with which NumPy computes quicker.
@@ -30,14 +30,14 @@ ONES = np.ones(len(CANDIDATE_FEATURES))
 UNIT = 8.0
 
 
-def problem_features(work: Work) -> np.ndarray:
+def problem_features(facts: ProblemFacts) -> np.ndarray:
     """Features of one problem that all candidates share, in the order of `PROBLEM_FEATURES`."""
-    kind, batch = work.kind, log2(work.batch) / UNIT
-    m, n, k = [log2(min(max(size, 1.0), LARGEST)) / UNIT for size in work[:3]]
+    kind, batch = facts.kind, log2(facts.batch) / UNIT
+    m, n, k = [log2(min(max(size, 1.0), LARGEST)) / UNIT for size in facts[:3]]
     return np.array(
         (
             *(1.0, m, n, k, batch, m * m, n * n, k * k, batch * batch),
-            *(log2(work.moduli), kind.misaligned, kind.a_is_col, kind.b_is_col),
+            *(log2(facts.moduli), kind.misaligned, kind.a_is_col, kind.b_is_col),
             *(kind.has_epilogue, log2(kind.a_alignment) / UNIT, log2(kind.b_alignment) / UNIT),
         )
     )
@@ -86,8 +86,8 @@ class Residual:
         """Weights of some of the candidates."""
         return Residual(self.shared[places], self.own[:, places])
 
-    def factors(self, work: Work, plan: Schedule) -> np.ndarray:
+    def factors(self, facts: ProblemFacts, plan: Schedule) -> np.ndarray:
         """Factors that correct the predicted time of each candidate for a problem."""
-        exponents = self.shared.dot(problem_features(work))
+        exponents = self.shared.dot(problem_features(facts))
         exponents += ONES.dot(self.own * candidate_features(plan))
         return np.exp(np.minimum(np.maximum(exponents, LEAST_EXPONENT), MOST_EXPONENT))

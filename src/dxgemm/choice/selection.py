@@ -29,10 +29,10 @@ from dxgemm.choice.legality import (
     triangular,
 )
 from dxgemm.choice.model import folding_us, predict, reducing_us, schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
-from dxgemm.choice.work import Work
 from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError, shown
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
@@ -272,11 +272,11 @@ def _time(
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
         return Times(columns, 1, waits, waits, is_simulated=True)
-    work = Work.of(problem)
-    plan = schedule(columns, work, given_slices)
-    us = model_us = predict(work, plan)
+    facts = ProblemFacts.of(problem)
+    plan = schedule(columns, facts, given_slices)
+    us = model_us = predict(facts, plan)
     if residual is not None:
-        us = model_us * residual.factors(work, plan)
+        us = model_us * residual.factors(facts, plan)
     return Times(columns, plan.slices, model_us, us)
 
 

@@ -1,4 +1,4 @@
-"""Work of a problem: the numbers that its time depends on, whatever kernel computes it."""
+"""Facts of a problem on which its time depends, whatever kernel computes it."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Zeros(NamedTuple):
         return cls(a, b, filled_share(problem), a * a_bytes + b * b_bytes)
 
 
-class Work(NamedTuple):
-    """Numbers of a problem that its time depends on; or arrays of them, one row per problem.
+class ProblemFacts(NamedTuple):
+    """Sizes and bytes on which the time of a problem depends; or arrays of them, a row per problem.
 
     Attributes:
         m, n, k, batch: sizes, at least 1 but for k.
@@ -110,8 +110,8 @@ class Work(NamedTuple):
     zeros: Zeros | None = None
 
     @classmethod
-    def of(cls, problem: Problem) -> Work:
-        """Work of one problem. Its numbers are floats, with which NumPy computes quickest."""
+    def of(cls, problem: Problem) -> ProblemFacts:
+        """Facts of one problem. Numbers are floats, with which NumPy computes quickest."""
         m, n, batch = problem.m or 1, problem.n or 1, problem.batch or 1
         copies, copied_bytes = _copies(problem)
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
@@ -136,16 +136,23 @@ class Work(NamedTuple):
         )
 
     @classmethod
-    def of_all(cls, problems: Sequence[Problem]) -> Work:
-        """Work of many problems, of which none has a symmetric result or triangular operands."""
-        works = [cls.of(problem)[:13] for problem in problems]
-        *columns, kinds = zip(*works, strict=True)
-        arrays = [np.array(column, float)[:, None] for column in columns]
-        return cls(*arrays, Kind(*(np.array(each, float)[:, None] for each in zip(*kinds))))
+    def of_all(cls, problems: Sequence[Problem]) -> ProblemFacts:
+        """Facts of many problems, none of them with a symmetric result or triangular operands."""
+        *numbers, kinds, _, _ = zip(*map(cls.of, problems), strict=True)
+        return cls._made([*numbers, *zip(*kinds, strict=True)], _column)
 
-    def mapped(self, change: Callable[[Any], Any]) -> Work:
-        """Work of many problems, each array changed."""
-        return Work(*map(change, self[:12]), Kind(*map(change, self.kind)))
+    def mapped(self, change: Callable[[Any], Any]) -> ProblemFacts:
+        """Facts of many problems, each array changed."""
+        return self._made([*self[:12], *self.kind], change)
+
+    @classmethod
+    def _made(cls, columns: Sequence[Any], change: Callable[[Any], Any]) -> ProblemFacts:
+        numbers = [change(column) for column in columns]
+        return cls._make([*numbers[:12], Kind._make(numbers[12:]), None, None])
+
+
+def _column(numbers: Sequence[float]) -> np.ndarray:
+    return np.array(numbers, float)[:, None]
 
 
 def _kind(problem: Problem) -> Kind:
