@@ -57,84 +57,57 @@ class Row(NamedTuple):
 class Columns:
     """Tiles and speeds of candidates, as columns of a table with a row per candidate.
 
-    Those of `of_kind` are for problems of one kind: tile_m, tile_n, step_us, tile_us, write_us and
-    fetch_us are theirs.
-
-    Attributes:
-        rows: the candidates.
-        sm_count: number of SMs of the device.
-        tile_m, tile_n: rows and columns of a tile of the result.
-        smaller_first: True if tile_m lies along the smaller of m and n.
-        few: rows or columns for which a kernel made for few reads the larger operand once.
-        step_k: elements of k that all blocks of a cluster take in one step.
-        cluster: blocks of a cluster, which share the k of a tile, or the tile.
-        resident: resident blocks per SM.
-        fill: blocks per SM that split-K aims at; 0 without split-K.
-        least_m, least_n, least_k: smallest sizes of a problem that fills the pipeline.
-        is_modular: True if the work is repeated for each modulus.
-        step_us: time of a fully occupied SM for one step along k of a tile.
-        alone: time of a block that has an SM to itself, over the time per tile of a full SM.
-        launch_us: fixed time of a launch.
-        prologue_us: latency of the prologue, once per block.
-        wait_us: latency of each step along k, for kernels without a pipeline.
-        tile_us: time of a fully occupied SM for each tile, beside its steps.
-        misaligned, a_col, b_col, misaligned_writes: factors, as in `Speed`.
-        read_us, write_us: time of a byte.
-        cluster_us: time of a tile for the other blocks of its cluster.
-        epilogue_us: time of an element for functions applied to it.
-        copies_operands: True if it computes from aligned copies of operands that lie otherwise.
-        takes_k_ranges: True if it skips the zeros of triangular operands.
-        copy_us: time of a byte that is copied.
-        a_fetch_us, b_fetch_us: time to read what a step needs of an operand from L2, for kernels
-            that fetch rows of a cache line by TMA; 0 for others.
-        a_panels_us, b_panels_us: the same for an MN-major operand, of which whole panels are read.
-        a_begins, b_begins: bytes, alignment of a tile's panels in an MN-major operand.
-        smem_us: time to write and to read a step in shared memory, for the same kernels, whose
-            blocks compute tile after tile; 0 for others.
-        is_pingpong: True if a tile is stored while the next one is multiplied.
-        fetch_us: time to read what a step needs of both operands from L2, for the same kernels.
+    Those that `of_kind` returns are for problems of one kind: the first six arrays depend on it.
     """
 
     rows: tuple[Row, ...]
-    sm_count: int
-    tile_m: np.ndarray
+    tile_m: np.ndarray  # rows and columns of a tile of the result
     tile_n: np.ndarray
-    smaller_first: np.ndarray
-    few: np.ndarray
-    step_k: np.ndarray
-    cluster: np.ndarray
-    resident: np.ndarray
-    fill: np.ndarray
-    least_m: np.ndarray
+    step_us: np.ndarray  # time of a fully occupied SM for one step along k of a tile
+    tile_us: np.ndarray  # the same for each tile, beside its steps
+    write_us: np.ndarray  # time of a byte that is written
+    fetch_us: np.ndarray  # time to read what a step needs from L2, by TMA in rows of cache lines
+    read_us: np.ndarray  # time of a byte that is read
+    smaller_first: np.ndarray  # True if tile_m lies along the smaller of m and n
+    few: np.ndarray  # rows or columns for which a kernel made for few reads the larger operand once
+    step_k: np.ndarray  # elements of k that all blocks of a cluster take in one step
+    slice_k: np.ndarray  # fewest elements of k in a split-K slice
+    cluster: np.ndarray  # blocks of a cluster, which share the k of a tile, or the tile
+    blocks_per_sm: np.ndarray  # the same, divided by the number of SMs
+    resident: np.ndarray  # resident blocks per SM
+    fill: np.ndarray  # blocks per SM that split-K aims at; 0 without split-K
+    filling_blocks: np.ndarray  # the same on the whole device
+    unsliced_us: np.ndarray  # infinite for a split-K candidate, which is none if k is not cut
+    least_m: np.ndarray  # smallest sizes of a problem that fills the pipeline
     least_n: np.ndarray
     least_k: np.ndarray
-    is_modular: np.ndarray
-    step_us: np.ndarray
-    alone: np.ndarray
-    launch_us: np.ndarray
-    prologue_us: np.ndarray
-    wait_us: np.ndarray
-    tile_us: np.ndarray
-    misaligned: np.ndarray
+    is_modular: np.ndarray  # True if the work is repeated for each modulus
+    alone: np.ndarray  # time of a block that has an SM to itself, over that per tile of a full SM
+    launch_us: np.ndarray  # fixed time of a launch
+    prologue_us: np.ndarray  # latency of the prologue, once per block
+    wait_us: np.ndarray  # latency of each step along k, for kernels without a pipeline
+    misaligned: np.ndarray  # factors, as in `Speed`
     a_col: np.ndarray
     b_col: np.ndarray
-    read_us: np.ndarray
-    write_us: np.ndarray
     misaligned_writes: np.ndarray
-    cluster_us: np.ndarray
-    epilogue_us: np.ndarray
-    copies_operands: np.ndarray
-    takes_k_ranges: np.ndarray
-    copy_us: np.ndarray
-    a_fetch_us: np.ndarray
+    cluster_us: np.ndarray  # time of a tile for the other blocks of its cluster
+    epilogue_us: np.ndarray  # time of an element for functions applied to it
+    copies_operands: np.ndarray  # True if it computes from aligned copies of operands
+    takes_k_ranges: np.ndarray  # True if it skips the zeros of triangular operands
+    copy_us: np.ndarray  # time of a byte that is copied
+    # For kernels that fetch by TMA, whose blocks compute tile after tile; 0 for others.
+    is_persistent: np.ndarray
+    smem_us: np.ndarray  # time to write and to read a step in shared memory
+    a_fetch_us: np.ndarray  # time to read what a step needs of an operand from L2
     b_fetch_us: np.ndarray
-    a_panels_us: np.ndarray
+    a_panels_us: np.ndarray  # the same for an MN-major operand, of which whole panels are read
     b_panels_us: np.ndarray
-    a_begins: np.ndarray
+    a_begins: np.ndarray  # bytes, alignment of a tile's panels in an MN-major operand
     b_begins: np.ndarray
-    smem_us: np.ndarray
-    is_pingpong: np.ndarray
-    fetch_us: np.ndarray
+    wave_us: np.ndarray  # latency before the steps of a wave, of which persistent blocks have none
+    first_us: np.ndarray  # latency of persistent blocks before their tiles
+    turns: np.ndarray  # share of the tiles of an SM that overlap no other: half with ping-pong
+    most_stores: np.ndarray  # tiles whose store overlaps nothing: the last one with ping-pong
 
     @classmethod
     def of(
@@ -143,14 +116,12 @@ class Columns:
         """Columns of candidates for problems of a dtype on a device."""
         each = zip(rows, speeds, strict=True)
         numbers = [_numbers(row, speed, dtype, device) for row, speed in each]
-        columns = np.array(numbers, float).reshape(len(rows), -1).T
-        return cls(tuple(rows), device.sm_count, *columns)
+        return cls(tuple(rows), *(np.array([x[name] for x in numbers], float) for name in NAMES))
 
     def take(self, places: Sequence[int] | np.ndarray) -> Columns:
         """Columns of some of the candidates."""
         rows = tuple(self.rows[place] for place in places)
-        names = [field.name for field in fields(self)][2:]
-        return Columns(rows, self.sm_count, *(getattr(self, name)[places] for name in names))
+        return Columns(rows, *(getattr(self, name)[places] for name in NAMES))
 
     def of_kind(self, kind: Kind) -> Columns:
         """Columns for problems of one kind, which are kept; or of many, a row per problem."""
@@ -208,88 +179,21 @@ class Columns:
         return np.array([tile_count(int(n), tile_m, tile_n) for tile_m, tile_n in tiles], float)
 
     @cached_property
-    def has_slices(self) -> bool:
-        """True if some candidates use split-K with a workspace."""
-        return bool(self.fill.any())
-
-    @cached_property
-    def unsliced_us(self) -> np.ndarray:
-        """Time in one slice that others do not take: a split-K candidate is none then."""
-        return np.where(self.fill > 0, np.inf, 0.0)
-
-    @cached_property
-    def slice_k(self) -> np.ndarray:
-        """Fewest elements of k in a split-K slice."""
-        return self.step_k * FEWEST_SLICED_TILES
-
-    @cached_property
-    def filling_blocks(self) -> np.ndarray:
-        """Blocks on the whole device that split-K aims at; 0 without split-K."""
-        return self.fill * self.sm_count
-
-    @cached_property
-    def blocks_per_tile_and_sm(self) -> np.ndarray:
-        """Blocks of a tile of the result, divided by the number of SMs."""
-        return self.cluster / self.sm_count
+    def has(self) -> dict[str, bool]:
+        """True for each column in which some candidate has more than 0, by name."""
+        return {name: bool(np.any(getattr(self, name))) for name in NAMES}
 
     @cached_property
     def lone_step_us(self) -> np.ndarray:
         """Time of a step for a block that has an SM to itself; 0 for persistent blocks."""
-        return np.where(self.is_persistent, 0.0, self.step_us * self.alone + self.wait_us)
-
-    @cached_property
-    def wave_us(self) -> np.ndarray:
-        """Latency of a wave before its steps; 0 for persistent blocks, which take but one."""
-        return np.where(self.is_persistent, 0.0, self.prologue_us)
-
-    @cached_property
-    def first_us(self) -> np.ndarray:
-        """Latency of persistent blocks before their tiles; 0 for others."""
-        return self.prologue_us - self.wave_us
-
-    @cached_property
-    def turns(self) -> np.ndarray:
-        """Share of the tiles of an SM that no other one overlaps: half with ping-pong."""
-        return np.where(self.is_persistent, 0.5 * self.is_pingpong, 1.0)
-
-    @cached_property
-    def most_stores(self) -> np.ndarray:
-        """Tiles whose store overlaps nothing: the last with ping-pong, else any number."""
-        return np.where(self.is_pingpong > 0, 1.0, np.where(self.is_persistent, np.inf, 0.0))
-
-    @cached_property
-    def is_persistent(self) -> np.ndarray:
-        """True if a block fetches by TMA, and computes tile after tile."""
-        return self.smem_us > 0
-
-    @cached_property
-    def has_persistent(self) -> bool:
-        """True if some candidates are."""
-        return bool(self.is_persistent.any())
-
-    @cached_property
-    def has_clusters(self) -> bool:
-        """True if some candidates use cluster split-K."""
-        return bool(self.cluster_us.any())
-
-    @cached_property
-    def has_few(self) -> bool:
-        """True if some candidates are made for few rows or columns."""
-        return bool(self.smaller_first.any())
-
-    @cached_property
-    def has_modular(self) -> bool:
-        """True if some candidates multiply residues."""
-        return bool(self.is_modular.any())
-
-    @cached_property
-    def has_least(self) -> bool:
-        """True if some candidates have a pipeline that small problems do not fill."""
-        return bool((self.least_m + self.least_n + self.least_k).any())
+        return (self.step_us * self.alone + self.wait_us) * (self.is_persistent == 0)
 
 
-def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> tuple[float, ...]:
-    """A row of the table, in the order of the fields of `Columns`."""
+NAMES = tuple(field.name for field in fields(Columns))[1:]
+
+
+def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[str, float]:
+    """A row of the table, by the names of the columns."""
     config, kernel = row.config, row.implementation.kernel
     bytes_per_us = device.memory_gbytes_per_s * 1e3
     tile_k = getattr(config, "tile_k", 1)
@@ -297,7 +201,7 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> tuple[f
         tile_k = tile_k(dtype)
     flops = step_flops(dtype) * config.tile_m * config.tile_n * tile_k
     fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
-    copies, least = kernel.copies_operands, config.least_sizes
+    copies = kernel.copies_operands
     # Blocks of a cluster share the k of a tile, or have tiles side by side.
     blocks, (pair_m, pair_n) = config.cluster, config.pair
     tile = [config.tile_m * pair_m, config.tile_n * pair_n]
@@ -315,38 +219,51 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> tuple[f
             tile.reverse()
             sides.reverse()
     flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
-    return (
-        *tile,
-        kernel.smaller_first,
-        tile[0] if kernel.smaller_first else 2.0**31,
-        tile_k * getattr(config, "split_k", 1),
-        blocks,
-        resident_blocks(config, dtype, device),
-        row.fill,
-        *(least.get(name, 0) for name in "mnk"),
-        row.implementation.is_modular(dtype),
-        flops / (flops_per_us * speed.efficiency),
-        1 / speed.lone_share,
-        speed.launch_us,
-        speed.fill_us if fills_once else 0.0,
-        0.0 if fills_once else speed.fill_us,
-        speed.tile_us,
-        1.0 if copies else speed.misaligned,
-        speed.a_col,
-        speed.b_col,
-        1 / (bytes_per_us * speed.read_share),
-        1 / (bytes_per_us * speed.write_share),
-        speed.misaligned_writes,
-        speed.cluster_block_us * (blocks - 1),
-        speed.epilogue_ns / 1e3,
-        copies,
-        kernel.takes_k_ranges,
-        2 / (bytes_per_us * COPYING_SHARE),
-        *(number for pair in zip(*sides, strict=True) for number in pair),
-        smem_us,
-        is_tma and config.is_pingpong,
-        0.0,
-    )
+    step_k, prologue_us = tile_k * getattr(config, "split_k", 1), speed.fill_us * fills_once
+    is_pingpong = is_tma and config.is_pingpong
+    a_side, b_side = sides
+    return {
+        "tile_m": tile[0],
+        "tile_n": tile[1],
+        "step_us": flops / (flops_per_us * speed.efficiency),
+        "tile_us": speed.tile_us,
+        "write_us": 1 / (bytes_per_us * speed.write_share),
+        "fetch_us": 0.0,
+        "read_us": 1 / (bytes_per_us * speed.read_share),
+        "smaller_first": kernel.smaller_first,
+        "few": tile[0] if kernel.smaller_first else 2.0**31,
+        "step_k": step_k,
+        "slice_k": step_k * FEWEST_SLICED_TILES,
+        "cluster": blocks,
+        "blocks_per_sm": blocks / device.sm_count,
+        "resident": resident_blocks(config, dtype, device),
+        "fill": row.fill,
+        "filling_blocks": row.fill * device.sm_count,
+        "unsliced_us": math.inf if row.fill else 0.0,
+        **{f"least_{name}": config.least_sizes.get(name, 0) for name in "mnk"},
+        "is_modular": row.implementation.is_modular(dtype),
+        "alone": 1 / speed.lone_share,
+        "launch_us": speed.launch_us,
+        "prologue_us": prologue_us,
+        "wait_us": speed.fill_us * (not fills_once),
+        "misaligned": 1.0 if copies else speed.misaligned,
+        "a_col": speed.a_col,
+        "b_col": speed.b_col,
+        "misaligned_writes": speed.misaligned_writes,
+        "cluster_us": speed.cluster_block_us * (blocks - 1),
+        "epilogue_us": speed.epilogue_ns / 1e3,
+        "copies_operands": copies,
+        "takes_k_ranges": kernel.takes_k_ranges,
+        "copy_us": 2 / (bytes_per_us * COPYING_SHARE),
+        "is_persistent": is_tma,
+        "smem_us": smem_us,
+        **dict(zip(("a_fetch_us", "a_panels_us", "a_begins"), a_side, strict=True)),
+        **dict(zip(("b_fetch_us", "b_panels_us", "b_begins"), b_side, strict=True)),
+        "wave_us": prologue_us * (not is_tma),
+        "first_us": prologue_us * is_tma,
+        "turns": 0.5 * is_pingpong if is_tma else 1.0,
+        "most_stores": (1.0 if is_pingpong else math.inf) if is_tma else 0.0,
+    }
 
 
 def _side(extent: int, stages: float, dtype: str) -> tuple[float, float, int]:

@@ -78,7 +78,7 @@ def schedule(columns: Columns, facts: ProblemFacts, slices: Any = None) -> Sched
     else:
         tiles = np.ceil(facts.m / columns.tile_m) * np.ceil(facts.n / columns.tile_n) * facts.batch
     step_k, launched = columns.step_k, tiles
-    if slices is None and columns.has_slices:  # as many as give each SM `fill` blocks
+    if slices is None and columns.has["fill"]:  # as many as give each SM `fill` blocks
         wanted = np.minimum(columns.filling_blocks / tiles, facts.k / columns.slice_k)
         slices = np.floor(np.minimum(np.maximum(wanted, ONE), SLICES))
     elif slices is not None:
@@ -88,8 +88,8 @@ def schedule(columns: Columns, facts: ProblemFacts, slices: Any = None) -> Sched
     else:
         step_k, launched = step_k * slices, tiles * slices
     k_steps = np.ceil(facts.k / step_k)
-    mean_tiles = launched * columns.blocks_per_tile_and_sm
-    if columns.has_modular:
+    mean_tiles = launched * columns.blocks_per_sm
+    if columns.has["is_modular"]:
         mean_tiles = mean_tiles * np.where(columns.is_modular > 0, facts.moduli, 1)
     most_tiles = np.ceil(mean_tiles)
     waves = np.ceil(most_tiles / columns.resident)
@@ -112,7 +112,7 @@ def predict(facts: ProblemFacts, plan: Schedule) -> Any:
         stored_tiles = np.where(columns.is_modular > 0, 1 / facts.moduli, 1)
         full_us = full_us + columns.tile_m * columns.tile_n * stored_tiles * facts.mirror_ns / 1e3
     arithmetic_us = plan.tiles_per_sm * full_us
-    if columns.has_persistent:
+    if columns.has["is_persistent"]:
         arithmetic_us = _persistent_us(plan, steps_us, arithmetic_us, full_us - steps_us)
     latency_us = plan.waves * (plan.k_steps * columns.lone_step_us + columns.wave_us)
     if plan.skips_zeros is not None:  # no SM is done before the longest tile
@@ -127,7 +127,7 @@ def predict(facts: ProblemFacts, plan: Schedule) -> Any:
         np.copyto(written_bytes, facts.written_bytes, where=is_whole)
         np.copyto(adding_us, columns.unsliced_us, where=is_whole)
     read_bytes = facts.read_bytes
-    if columns.has_few:
+    if columns.has["smaller_first"]:
         again_bytes = READ_AGAIN * facts.large_bytes
         read_bytes = read_bytes - again_bytes + again_bytes * np.ceil(facts.few / columns.few)
     memory_us = read_bytes * columns.read_us + written_bytes * columns.write_us
@@ -135,7 +135,7 @@ def predict(facts: ProblemFacts, plan: Schedule) -> Any:
     # SM take alike. Arithmetic and waves are of one SM: hardly more where those are alike.
     busy_squares = np.cbrt(arithmetic_us**SIX + latency_us**SIX)
     us = columns.launch_us + np.sqrt(busy_squares + memory_us * memory_us)
-    if columns.has_clusters:
+    if columns.has["cluster_us"]:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if adding_us is not None:
         us = us + adding_us
@@ -153,7 +153,7 @@ def _with_rare_terms(us: Any, facts: ProblemFacts, plan: Schedule) -> Any:
     if facts.zeros is not None:  # half of a triangular operand is read, half or all written
         copied_bytes = facts.zeros.stored_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
         us = us + (facts.zeros.a + facts.zeros.b) * COPYING_US + copied_bytes * columns.copy_us
-    if columns.has_least:
+    if columns.has["least_k"]:
         is_filled = (facts.k >= columns.least_k) & (facts.m >= columns.least_m)
         us = us * np.where(is_filled & (facts.n >= columns.least_n), 1, UNFILLED)
     return us

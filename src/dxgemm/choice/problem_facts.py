@@ -26,46 +26,28 @@ MODULAR = 4  # instructions per pair of a product modulo a number, as long as mu
 
 
 class Kind(NamedTuple):
-    """Facts of a problem that do not depend on its sizes, but for `is_tall`.
+    """Facts of a problem that do not depend on its sizes, but for `is_tall`."""
 
-    Attributes:
-        misaligned: share of a and b whose rows or columns do not start at multiples of 16 bytes.
-        a_is_col, b_is_col: True if a, or b, is column-major.
-        a_alignment, b_alignment: bytes, alignment of rows or columns, up to a cache line.
-        out_is_misaligned: True if rows of the result do not start at multiples of 16 bytes.
-        has_epilogue: True if functions are applied to elements.
-        is_reduced: True if the kernel of the product reduces its tiles.
-        is_exchanged: True if kernels which read aligned operands compute out.T = b.T @ a.T.
-        is_tall: True if m is larger than n.
-        instructions: per pair: 1 for a multiply-add, more for an inner function or a modulus.
-    """
-
-    misaligned: Any
-    a_is_col: Any
+    misaligned: Any  # share of a and b whose rows or columns do not start at multiples of 16 bytes
+    a_is_col: Any  # a is column-major
     b_is_col: Any
-    a_alignment: Any
+    a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
-    out_is_misaligned: Any
-    has_epilogue: Any
-    is_reduced: Any
-    is_exchanged: Any
-    is_tall: Any
-    instructions: Any
+    out_is_misaligned: Any  # rows of the result do not start at multiples of 16 bytes
+    has_epilogue: Any  # functions are applied to elements
+    is_reduced: Any  # the kernel of the product reduces its tiles
+    is_exchanged: Any  # kernels which read aligned operands compute out.T = b.T @ a.T
+    is_tall: Any  # m is larger than n
+    instructions: Any  # per pair: 1 for a multiply-add, more for an inner function or a modulus
 
 
 class Zeros(NamedTuple):
-    """Triangular operands.
+    """Triangular operands."""
 
-    Attributes:
-        a, b: True if a, or b, is triangular.
-        filled: share of the products of elements in which neither factor is a zero of a triangle.
-        stored_bytes: bytes of the triangular operands, with their zeros.
-    """
-
-    a: bool
+    a: bool  # a is triangular
     b: bool
-    filled: float
-    stored_bytes: float
+    filled: float  # share of the products of elements in which neither factor is such a zero
+    stored_bytes: float  # bytes of the triangular operands, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Zeros:
@@ -76,38 +58,23 @@ class Zeros(NamedTuple):
 
 
 class ProblemFacts(NamedTuple):
-    """Sizes and bytes on which the time of a problem depends; or arrays of them, a row per problem.
+    """Sizes and bytes on which a time depends; or arrays of them, one row per problem."""
 
-    Attributes:
-        m, n, k, batch: sizes, at least 1 but for k.
-        moduli: products of residues, for emulated float64.
-        read_bytes, written_bytes: bytes of the operands, and of the result.
-        slice_bytes: bytes of the partial sums of a split-K slice.
-        copies: operands that kernels which read aligned ones need a copy of: 0 to 2.
-        copied_bytes: their bytes; more for those that are transposed, or of small matrices.
-        large_bytes: bytes of the larger operand.
-        few: rows or columns of the other one, of all matrices that read the same larger one.
-        kind: facts that do not depend on the sizes.
-        mirror_ns: if half the tiles of a symmetric result are computed, the time of storing an
-            element on the other side of the diagonal, too; else None.
-        zeros: triangular operands whose zeros kernels may skip; None for full ones.
-    """
-
-    m: Any
+    m: Any  # sizes, at least 1 but for k
     n: Any
     k: Any
     batch: Any
-    moduli: Any
+    moduli: Any  # products of residues, for emulated float64
     read_bytes: Any
-    written_bytes: Any
-    slice_bytes: Any
-    copies: Any
-    copied_bytes: Any
-    large_bytes: Any
-    few: Any
+    written_bytes: Any  # of the result
+    slice_bytes: Any  # of the partial sums of a split-K slice
+    copies: Any  # operands that kernels which read aligned ones need a copy of: 0 to 2
+    copied_bytes: Any  # more for those that are transposed, or of small matrices
+    large_bytes: Any  # of the larger operand
+    few: Any  # rows or columns of the other one, of all matrices that read the same larger one
     kind: Kind
-    mirror_ns: float | None = None
-    zeros: Zeros | None = None
+    mirror_ns: float | None = None  # if half a symmetric result is computed, of a second store
+    zeros: Zeros | None = None  # of operands whose zeros kernels may skip
 
     @classmethod
     def of(cls, problem: Problem) -> ProblemFacts:

@@ -205,7 +205,7 @@ def _pooled_speeds(
 
     Source: Gelman et al., "Bayesian Data Analysis", 2013, chapter 5, for partial pooling.
     """
-    known_costs = Columns.of(rows, starts, dtype, device).is_persistent
+    known_costs = Columns.of(rows, starts, dtype, device).is_persistent > 0
     places_of: dict[str, list[int]] = defaultdict(list)
     for place in np.flatnonzero(known_costs & np.isfinite(us).any(axis=0)):
         places_of[rows[place].implementation.name].append(int(place))
