@@ -116,8 +116,8 @@ class Times:
     Attributes:
         columns: the candidates.
         slices: number of split-K slices of each candidate; not an array if all have one.
-        model_us: times by the model alone; infinite for a split-K candidate with a single slice.
-        us: times corrected by measurements.
+        us: times by the model, corrected by measurements; infinite for a split-K candidate with a
+            single slice.
         stores_matrix: True if a reduction is unfused.
         triangle: path to a symmetric result, see `Candidate.triangle`.
         is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
@@ -125,7 +125,6 @@ class Times:
 
     columns: Columns
     slices: Any
-    model_us: np.ndarray
     us: np.ndarray
     stores_matrix: bool = False
     triangle: str = "whole"
@@ -271,13 +270,13 @@ def _time(
         residual = residual.take(few) if residual else None
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
-        return Times(columns, 1, waits, waits, is_simulated=True)
+        return Times(columns, 1, waits, is_simulated=True)
     facts = ProblemFacts.of(problem)
     plan = schedule(columns, facts, given_slices)
-    us = model_us = predict(facts, plan)
+    us = predict(facts, plan)
     if residual is not None:
-        us = model_us * residual.factors(facts, plan)
-    return Times(columns, plan.slices, model_us, us)
+        us *= residual.factors(facts, plan)
+    return Times(columns, plan.slices, us)
 
 
 @cache
