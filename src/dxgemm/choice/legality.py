@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -155,10 +155,10 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = considered_kernels(problem, device)
     if problem.reduction is None:
-        return [kernel for kernel, refuses in considered if refuses(problem) is None]
+        return [kernel for kernel, refuses in considered.items() if refuses(problem) is None]
     return [
         kernel
-        for kernel, refuses in considered
+        for kernel, refuses in considered.items()
         if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
     ]
 
@@ -172,7 +172,7 @@ def is_plain(problem: Problem) -> bool:
     return is_stored and is_summed and not problem.mask_block
 
 
-Considered = tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]
+Considered = Mapping[Implementation, Callable[[Problem], str | None]]
 
 
 def considered_kernels(problem: Problem, device: DeviceFacts) -> Considered:
@@ -181,7 +181,7 @@ def considered_kernels(problem: Problem, device: DeviceFacts) -> Considered:
     considered = _automatic_kernels(problem.dtype, precision, device)
     if is_plain(problem):
         return considered
-    return tuple((kernel, kernel.supports) for kernel, _ in considered)
+    return {kernel: kernel.supports for kernel in considered}
 
 
 @cache
@@ -190,13 +190,13 @@ def _automatic_kernels(dtype: str, precision: str | None, device: DeviceFacts) -
 
     The list is cached because every new shape needs it.
     """
-    return tuple(
-        (i, i.refuses)
+    return {
+        i: i.refuses
         for i in IMPLEMENTATIONS
         if i.is_own and i.is_automatic(device.arch) and i.runs_on(device.arch) is None
         if fitting_configs(i, dtype, device)
-        and (precision or "").startswith(i.needs.get(dtype, ""))
-    )
+        if (precision or "").startswith(i.needs.get(dtype, ""))
+    }
 
 
 def _part(implementation: Implementation, problem: Problem) -> Problem:

@@ -205,7 +205,7 @@ def _first_that_supports(problem: Problem, device: DeviceFacts) -> Candidate | N
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
     if is_large or problem.triangle or problem.reduction is not None or not is_plain(problem):
         return None
-    refuses = dict(considered_kernels(problem, device))
+    refuses = considered_kernels(problem, device)
     times = _time(problem, device, refuses, None, is_sliceable(problem))
     for _ in refuses:
         place = int(times.us.argmin())
