@@ -228,6 +228,8 @@ def _bind_first(resolved: Resolved, computation: Computation) -> Decision:
         for failed, reason in failures:
             text = f"gemm: {candidate} takes the place of {failed}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+        if not failures:
+            return Decision(computation, candidate, program, launch)
         reasons = {failed.implementation.name: f"not built: {why}" for failed, why in failures}
         return Decision(computation, candidate, program, launch, reasons)
     last_error = failures[-1][1]

@@ -27,7 +27,7 @@ LEAST_EXPONENT, MOST_EXPONENT = np.array(-MOST), np.array(MOST)
 ONES = np.ones(len(CANDIDATE_FEATURES))
 
 # Sizes and alignments count as powers of two, in units that make features about as large as 1.
-UNIT = 8.0
+UNIT, PER_UNIT = 8.0, np.array(1 / 8.0)
 
 
 def problem_features(facts: ProblemFacts) -> np.ndarray:
@@ -51,12 +51,13 @@ def candidate_features(plan: Schedule) -> np.ndarray:
     """
     tiles_per_sm = plan.tiles_per_sm
     features = np.empty((len(CANDIDATE_FEATURES), *tiles_per_sm.shape))
-    features[0] = np.minimum(tiles_per_sm, MOST_TILES_PER_SM)
-    features[1] = np.minimum(tiles_per_sm / plan.mean_tiles_per_sm, LONGEST_TAIL)
-    features[2] = plan.waves * plan.columns.resident / tiles_per_sm
+    rounds, tail, wave_tail, *_ = features
+    np.minimum(tiles_per_sm, MOST_TILES_PER_SM, out=rounds)
+    np.minimum(tiles_per_sm / plan.mean_tiles_per_sm, LONGEST_TAIL, out=tail)
+    np.divide(plan.waves * plan.columns.resident, tiles_per_sm, out=wave_tail)
     own, squares = features[:3], features[3:]
     np.log2(own, out=own)
-    own[0] /= UNIT
+    np.multiply(rounds, PER_UNIT, out=rounds)
     np.square(own, out=squares)
     return features
 

@@ -158,6 +158,7 @@ class _Arguments:
         fixed: slice of the arguments that the problem fixes.
         operands, maps: offsets of the epilogue arguments and of the tensor maps.
         pack, pack_operands: functions that write the arguments of a call, and of its epilogue.
+        submit: the driver's launch.
         config: launch configuration for the driver.
         fields: memory of config, as a C struct.
         owner: the launch that wrote the grid and the arguments that its problem fixes.
@@ -174,6 +175,7 @@ class _Arguments:
             is_lasting = problem.epilogue is None or problem.epilogue.is_own
             self.lease = _lease_of((kernel.identity, ordinal), is_lasting)
             _unload_unused()
+        self.submit = submit_on(ordinal)
         of_call, fixed = _formats(problem.scalar_dtype)
         self.pack = of_call.pack_into
         self.operands = of_call.size + fixed.size
@@ -242,7 +244,7 @@ class KernelLaunch:
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._idle.append(arguments)
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        self._submit = submit_on(ordinal)
+        self._submit = arguments.submit
 
     def __call__(self, call: Call, stream: int) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
