@@ -173,6 +173,17 @@ class Columns:
             found[row.implementation] = slice(first, place + 1)
         return found
 
+    def may_slice(self, k: int, elements: int) -> bool:
+        """False if k is too short, or the result too large, for two slices by any candidate."""
+        return k >= self._sliced_sizes[0] and elements <= self._sliced_sizes[1]
+
+    @cached_property
+    def _sliced_sizes(self) -> tuple[float, float]:
+        """The shortest k of two slices, and the most elements of a result of two per tile."""
+        least_k = np.where(self.fill > 0, 2 * self.slice_k, np.inf)
+        most = self.tile_m * self.tile_n * self.filling_blocks / 2
+        return float(least_k.min(initial=np.inf)), float(most.max(initial=0.0))
+
     def lower_tiles(self, n: float) -> np.ndarray:
         """Tiles that meet the lower triangle of an n x n matrix."""
         tiles = zip(self.tile_m.astype(int).tolist(), self.tile_n.astype(int).tolist())

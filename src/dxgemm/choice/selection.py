@@ -249,7 +249,10 @@ def _time(
     only: tuple[Any, int] | None,
     may_slice: bool,
 ) -> Times:
-    columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
+    kernels = tuple(implementations)
+    columns, residual = _candidates(problem.dtype, device, kernels, may_slice)
+    if may_slice and not columns.may_slice(problem.k, problem.batch * problem.m * problem.n):
+        columns, residual = _candidates(problem.dtype, device, kernels, False)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
     is_special = problem.epilogue is not None and (
