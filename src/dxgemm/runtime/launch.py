@@ -22,7 +22,7 @@ from dxgemm.runtime.device import (
     refuse_foreign_context,
 )
 from dxgemm.runtime.graphs import keep_in_graph
-from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
+from dxgemm.runtime.tensor_maps import TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
 _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
@@ -209,7 +209,7 @@ class KernelLaunch:
         problem: Arguments,
         blocks: int,
         ordinal: int,
-        tensor_maps: tuple[TensorMap | bytes | None, ...] = (),
+        tensor_maps: tuple[Any, ...] = (),
         *,
         is_alone: bool = False,
     ) -> None:
