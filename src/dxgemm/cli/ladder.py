@@ -15,6 +15,7 @@ import dxgemm
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table
+from dxgemm.cli.run import TooSlowError
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
 from dxgemm.cli.timing import event_time_us, time_text, to_dtype, uses_cupy, wall_time_us
 from dxgemm.gpu.status import simulator_enabled
@@ -27,10 +28,6 @@ GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
 ROUNDS = 9
 SAMPLE_S, MOST_CALLS = 0.02, 10_000  # of a sample, which has at least one call
-
-
-class TooLargeError(dxgemm.DxgemmError, ValueError):
-    """The simulator would need minutes or hours."""
 
 
 @dataclass
@@ -76,7 +73,7 @@ def ladder(
     if simulator_enabled():
         size = size or SIMULATED_SIZE
         if size > MAX_SIMULATED_SIZE:
-            raise TooLargeError(
+            raise TooSlowError(
                 f"--size {size} would take hours on the simulator; at most {MAX_SIMULATED_SIZE}."
             )
     elif not uses_cupy():
