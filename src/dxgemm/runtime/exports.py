@@ -29,6 +29,7 @@ from dxgemm.runtime.arrays import (
     HOST,
     LEAST_ADDRESS,
     NULL,
+    Ints,
     Library,
     dtype_name,
     find_library,
@@ -71,9 +72,7 @@ class Export:
         self.is_new = True
         self._owner = owner  # of the memory: freed with it
 
-    def part(
-        self, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Export:
+    def part(self, index: Ints, shape: Ints, strides: Ints) -> Export:
         """View of the same memory that begins where `array[index]` does."""
         offset = sum(i * stride for i, stride in zip(index, self.layout.strides))
         layout = self.layout._replace(shape=shape, strides=strides)
@@ -206,16 +205,10 @@ class Exports(Library):
         with cupy.cuda.Device(target.layout.device), cupy.cuda.ExternalStream(target.stream):
             array[...] = source_array
 
-    def view(
-        self,
-        array: Export,
-        index: tuple[int, ...],
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-    ) -> Export:
+    def view(self, array: Export, index: Ints, shape: Ints, strides: Ints) -> Export:
         return array.part(index, shape, strides)
 
-    def view_key(self, key: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    def view_key(self, key: Layout, shape: Ints, strides: Ints) -> Layout:
         return normalised(key._replace(shape=shape, strides=strides))
 
     def host_view(self, array: Export) -> np.ndarray:
