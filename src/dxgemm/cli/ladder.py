@@ -14,10 +14,17 @@ import typer
 import dxgemm
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, print_json, print_table
+from dxgemm.cli.output import JsonOption, note, number_text, print_json, print_table
 from dxgemm.cli.run import TooSlowError
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
-from dxgemm.cli.timing import event_time_us, time_text, to_dtype, uses_cupy, wall_time_us
+from dxgemm.cli.timing import (
+    SIMULATED_CLOCK,
+    event_time_us,
+    time_text,
+    to_dtype,
+    uses_cupy,
+    wall_time_us,
+)
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.log import progress_bar
 from dxgemm.runtime.device import device_facts
@@ -198,9 +205,9 @@ def _print_standings(standings: list[Standing]) -> None:
                 standing.name,
                 standing.config,
                 time_text(standing.time_us),
-                None if standing.tflops is None else f"{standing.tflops:.3g}",
-                _ratio(standing.vs_cublas),
-                _ratio(standing.vs_before),
+                number_text(standing.tflops, ".3g"),
+                number_text(standing.vs_cublas, ".2f"),
+                number_text(standing.vs_before, ".2f"),
             )
             for standing in standings
             if standing.time_us is not None
@@ -211,11 +218,7 @@ def _print_standings(standings: list[Standing]) -> None:
             typer.echo(f"Not timed: {standing.rung} {standing.name}: {standing.refusal}")
 
 
-def _ratio(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f}"
-
-
 def _clock_name() -> str:
     if simulator_enabled():
-        return "wall clock on the simulator, which says nothing of a GPU"
+        return SIMULATED_CLOCK
     return f"CUDA events, median of {ROUNDS} rounds in turn with cuBLAS"
