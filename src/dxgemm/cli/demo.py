@@ -21,7 +21,7 @@ import dxgemm
 from dxgemm.choice.implementation import KernelFile, Pipelined
 from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, number_text, print_json, print_table
+from dxgemm.cli.output import JsonOption, figure, note, print_json, print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
 from dxgemm.compiler import KernelSpec, build_kernels, find_kernel, kernel_wheel
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
@@ -156,13 +156,7 @@ def _print_timings(timings: list[Timing], count: int) -> None:
     print_table(
         ("implementation", "config", "dtype", ">time", ">TFLOP/s"),
         [
-            (
-                t.implementation,
-                t.config,
-                t.dtype,
-                time_text(t.time_us),
-                number_text(t.tflops, ".3g"),
-            )
+            (t.implementation, t.config, t.dtype, time_text(t.time_us), figure(t.tflops, ".3g"))
             for t in timings
             if t.refusal is None
         ],

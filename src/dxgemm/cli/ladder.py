@@ -14,7 +14,7 @@ import typer
 import dxgemm
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, number_text, print_json, print_table
+from dxgemm.cli.output import JsonOption, figure, note, print_json, print_table
 from dxgemm.cli.run import TooSlowError
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
 from dxgemm.cli.timing import (
@@ -205,9 +205,9 @@ def _print_standings(standings: list[Standing]) -> None:
                 standing.name,
                 standing.config,
                 time_text(standing.time_us),
-                number_text(standing.tflops, ".3g"),
-                number_text(standing.vs_cublas, ".2f"),
-                number_text(standing.vs_before, ".2f"),
+                figure(standing.tflops, ".3g"),
+                figure(standing.vs_cublas, ".2f"),
+                figure(standing.vs_before, ".2f"),
             )
             for standing in standings
             if standing.time_us is not None

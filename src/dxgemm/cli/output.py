@@ -44,7 +44,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     console.print(table)
 
 
-def number_text(value: float | None, format_spec: str) -> str | None:
+def figure(value: float | None, format_spec: str) -> str | None:
     """Format a number; None stays."""
     return None if value is None else format(value, format_spec)
 
