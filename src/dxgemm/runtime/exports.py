@@ -373,7 +373,7 @@ def _exported(name: str, array: Any, stream: int) -> Export:
     refuse_deleted(name, array)
     try:
         has_dlpack = hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")
-        view, is_pinned = (_by_dlpack if has_dlpack else _by_interface)(name, array, stream)
+        view, is_pinned = _by_dlpack(name, array, stream) if has_dlpack else _by_interface(array)
         strides = contiguous_strides(view.shape) if view.strides is None else view.strides
         layout = Layout(
             tuple(view.shape),
@@ -426,7 +426,7 @@ def _in_capture(stream: int, ordinal: int) -> bool:
     return not simulator_enabled() and any(map(is_captured, (stream, *library_streams(ordinal))))
 
 
-def _by_interface(name: str, array: Any, stream: int) -> tuple[Any, bool]:
+def _by_interface(array: Any) -> tuple[Any, bool]:
     """View of an operand by `__cuda_array_interface__`, which is read once."""
     from cuda.core.utils import StridedMemoryView
 
