@@ -58,29 +58,36 @@ def main() -> int:
     subjects = [x for x in list_subjects(suites) if arguments.only in " ".join(x)]
     pool = ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"))
     outcomes: dict[str, dict[str, Any]] = {}
+
+    def keep() -> None:
+        if arguments.out is not None:
+            seconds = time.perf_counter() - begin
+            figures = {"seconds": seconds, "suites": outcomes, "explained": EXPLAINED}
+            write_run(arguments.out, {**run_info(), **figures})
+
     with pool:
         futures = {pool.submit(compute, *subject): subject for subject in subjects}
-        for future in as_completed(futures):
+        for number, future in enumerate(as_completed(futures)):
             suite, *subject = futures[future]
             try:
                 found = future.result()
             except Exception as error:
                 found = {"passed": 0, "skipped": {}, "failed": [f"{subject}: {error!r}"]}
             outcomes.setdefault(suite, {})[" ".join(subject)] = found
+            if number % KEPT == 0:  # a run that is cut leaves what it has
+                keep()
     failed = [text for of in outcomes.values() for one in of.values() for text in one["failed"]]
-    seconds = time.perf_counter() - begin
     for suite, of in outcomes.items():
         totals = {name: sum(_count(one[name]) for one in of.values()) for name in COUNTED}
         print(f"{suite}: {totals}")
-    print("\n".join(failed), f"{seconds:.0f} s", sep="\n")
-    if arguments.out is not None:
-        figures = {**run_info(), "seconds": seconds, "suites": outcomes, "explained": EXPLAINED}
-        write_run(arguments.out, figures)
+    print("\n".join(failed), f"{time.perf_counter() - begin:.0f} s", sep="\n")
+    keep()
     unexplained = [text for text in failed if not any(part in text for part in EXPLAINED)]
     return 1 if unexplained else 0
 
 
 COUNTED = ("passed", "skipped", "failed")
+KEPT = 8  # subjects after which the results so far are written
 
 
 def _count(value: Any) -> int:

@@ -62,9 +62,12 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
     """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; triangle; "sliced"; k_ranges.
 
     Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
-    sliced, full operands.
+    sliced, full operands. In their places are "clears" and `Problem.clears` for operands with other
+    elements beside their diagonals.
     """
     lies = _innermost(problem)
+    if problem.clears:
+        return *lies, problem.out_dtype, "", "clears", problem.clears
     if problem.k_ranges:
         return *lies, problem.out_dtype, "", "", problem.k_ranges
     if problem.slices > 1:

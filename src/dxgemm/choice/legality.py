@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.parts.k_ranges import FULL
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
@@ -157,6 +158,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     considered = _automatic_kernels(problem.dtype, device)
     is_special = problem.is_quantised or problem.is_widened or problem.modulus
     is_special = is_special or problem.has_block_scales or problem.inner is not None
+    is_special = is_special or problem.clears
     if problem.takes_pairs or problem.mask_block or is_special:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     if problem.reduction is None:
@@ -198,6 +200,27 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
     if not implementation.is_automatic(device.arch):
         return implementation.role.value
     return refusal(implementation, problem, device)
+
+
+def is_cleared(problem: Problem, device: DeviceFacts, asked: Any) -> bool:
+    """True if a kernel puts zeros beside the diagonals of a problem's operands, where they lie.
+
+    Args:
+        problem: the problem, with `clears`.
+        device: the GPU.
+        asked: None for the automatic choice, or the implementation as `gemm` takes it.
+    """
+    aligned = zip(problem.clears.split(), problem.aligned_operands, strict=True)
+    if any(triangle != FULL and copy is not None for triangle, copy in aligned):
+        return False  # a copy can be clean
+    name, *how = asked if isinstance(asked, tuple) else (asked,)
+    return how[1:] in ([], [1]) and any(
+        kernel.kernel.clears_triangles
+        and name in (None, kernel.name)
+        and exclusion(kernel, problem, device) is None
+        for kernel in IMPLEMENTATIONS
+        if kernel.is_own
+    )
 
 
 def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[bool, ...]:
@@ -245,6 +268,7 @@ def is_sliceable(problem: Problem) -> bool:
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
     has_parts = problem.inner is not None and problem.inner.parts > 1
     is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
+    is_whole = is_whole or problem.clears
     return is_added and not (is_whole or has_parts)
 
 

@@ -93,7 +93,7 @@ class Asked(NamedTuple):
     filled: Any  # share of the products of elements in which neither factor is such a zero
     a_is_triangular: Any
     b_is_triangular: Any
-    triangular_bytes: Any  # of the triangular operands, with their zeros
+    triangular_bytes: Any  # of the triangular operands that are copied, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -146,7 +146,7 @@ class Asked(NamedTuple):
             filled_share(problem),
             are_triangular[0],
             are_triangular[1],
-            sum(is_triangular * size for is_triangular, size in sizes),
+            0 if problem.clears else sum(is_copied * size for is_copied, size in sizes),
         )
 
     @classmethod
@@ -565,7 +565,8 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if not isinstance(asked.copies, int) or asked.copies > 0:
         copying_us = asked.copies * COPYING_US + asked.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
-    if plan.skips_zeros is not None:  # half of a triangular operand is read, half or all written
+    if plan.skips_zeros is not None and asked.triangular_bytes:
+        # Half of a triangular operand is read, half or all written.
         copied_bytes = asked.triangular_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
         copies = int(asked.a_is_triangular) + int(asked.b_is_triangular)
         us = us + copies * COPYING_US + copied_bytes * columns.copy_us
