@@ -15,6 +15,7 @@ from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
 
 import dxgemm
 from dxgemm import errors, inners, reductions
+from dxgemm.choice.legality import is_cleared
 from dxgemm.choice.model import filled_share
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import rank
@@ -310,7 +311,7 @@ def test_each_tile_has_one_index_and_blocks_share_the_work(monkeypatch, ranges):
         ((128, 176), 1, (1000, 3000, 2100, 3)),
     ):
         config = SimpleNamespace(
-            tile_m=tile[0], tile_n=tile[1], swizzle_rows=16, split_k=1, cluster=pair, pair=(pair, 1)
+            tile_m=tile[0], tile_n=tile[1], range_rows=16, split_k=1, cluster=pair, pair=(pair, 1)
         )
         rows = tile[0] * pair
         tiles_m, tiles_n = -(-m // rows), -(-n // tile[1])
@@ -428,3 +429,50 @@ def test_wgmma_clears_what_stands_beside_a_diagonal(all_triangles, dtype, more, 
         (_, row, col), found = operands["out"].written()
         assert len(found) == m * n
         np.testing.assert_array_equal(found, (exact[0] @ exact[1])[row, col], err_msg=triangles)
+
+
+WGMMA = find_implementation("wgmma")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", WGMMA.kernel.configs, ids=str)
+def test_every_config_of_wgmma_clears_triangles(config):
+    """On all layouts, with NaN in all that is not used."""
+    kinds = [("float16", None), *[("float32", "tf32")] * config.takes("float32")]
+    for (dtype, precision), turned in product(kinds, product((False, True), repeat=2)):
+        options = {"precision": precision, "implementation": ("wgmma", config)}
+        for triangular, sizes in (
+            (("lower", None), (520, 264, 648)),
+            ((None, "unit upper"), (264, 584, 520)),
+            (("unit lower", "upper"), (648, 520, 328)),
+            (("upper", "unit lower"), (328, 648, 520)),
+            (("unit lower", "unit upper"), (520, 648, 264)),
+        ):
+            if dtype == "float32" and all(turned):
+                continue
+            x, y = (
+                np.asfortranarray(z) if turn else z
+                for z, turn in zip(operands(dtype, *sizes), turned, strict=True)
+            )
+            exact = np.matmul(*map(triangle_of, (x, y), triangular), dtype="float32")
+            assert_product(triangular, x, y, exact, **options)
+        text = str(dxgemm.explain(x, y, triangular=triangular, **options))
+        assert "put beside the diagonal in shared memory" in text and "clean_triangle" not in text
+
+
+def test_copies_are_made_only_where_no_kernel_clears():
+    for size, dtype, precision, is_direct in (
+        (512, "float16", None, True), (512, "float32", "tf32", True), (512, "float32", None, False),
+        (511, "bfloat16", None, False), (512, "int8", None, False),
+    ):  # fmt: skip
+        problem = contiguous_problem(dtype, size, size, size, precision=precision)
+        problem = replace(problem, k_ranges="lower full", clears="unit_lower full")
+        assert is_cleared(problem, H200, None) is is_direct
+        assert is_cleared(problem, H200, "wgmma") is is_direct
+        sliced = "wgmma", WGMMA.kernel.configs[0], 2
+        assert not is_cleared(problem, H200, sliced) and not is_cleared(problem, H200, "tuned")
+        others = (i for i in dxgemm.implementations() if not i.kernel.clears_triangles)
+        assert all(implementation.supports(problem) for implementation in others)
+        if is_direct:
+            (first, *_) = rank(problem, H200).candidates
+            assert first.implementation is WGMMA and first.slices == 1

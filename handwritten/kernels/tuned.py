@@ -147,7 +147,7 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
-    locate_in_turn, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "", ranges)
+    locate_in_turn, _ = make_tile_map(tile_m, tile_n, config.range_rows, "", ranges)
     k_range = make_k_range(ranges, tile_m, tile_n, tile_k)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)

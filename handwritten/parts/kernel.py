@@ -27,9 +27,11 @@ class BaseConfig:
     """Base of the frozen dataclass that a kernel is compiled for.
 
     A subclass has `threads`, the threads per block, and `accumulator_bytes(dtype)`, the bytes of
-    accumulators per thread.
+    accumulators per thread. `range_rows` is the height of its threadblock swizzle, in tiles, for
+    triangular operands: where each tile has a block, higher groups are less in order of length.
     """
 
+    range_rows = 2
     least_threads: ClassVar[int] = 1
     dynamic_smem: ClassVar[bool] = False  # True if the launch allocates the shared memory
 
