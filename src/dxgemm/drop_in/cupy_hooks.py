@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 
 from dxgemm import api, contractions
-from dxgemm.drop_in.routing import Hook, current
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import UnsupportedProblemError
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
@@ -56,26 +56,16 @@ HOOKED: tuple[tuple[Any, str, Callable[..., Any], tuple[str, ...]], ...] = (
     (cupy.ndarray, "__matmul__", _matmul, ()),
     (cupy.ndarray, "dot", _dot, ("out",)),  # which cupy.dot calls
 )
-_replaced: list[tuple[Any, str, Any]] = []
+_replaced = Replaced()
+uninstall = _replaced.put_back
 
 
 def install() -> None:
     """Replace the functions."""
     for owner, name, own, options in HOOKED:
-        _replaced.append((owner, name, vars(owner).get(name)))
         shown = f"cupy.{name}" if owner is cupy else f"cupy.ndarray.{name}"
         hook = Hook(shown, own, getattr(owner, name), _stream, _dtype_finder({*options}))
-        setattr(owner, name, _hooked(hook))
-
-
-def uninstall() -> None:
-    """Put back what was replaced; a method that was inherited is inherited again."""
-    while _replaced:
-        owner, name, function = _replaced.pop()
-        if function is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, function)
+        _replaced.put(owner, name, _hooked(hook))
 
 
 def _stream(*_: Any) -> int:

@@ -1,8 +1,9 @@
-"""Hooks in torch: the kernels of its products, which are overridden in torch's dispatcher.
+"""Hooks in torch: the kernels of its products are overridden in its dispatcher, and called directly.
 
 The override is below autograd (`torch.library`): a mode over Python's functions would miss products
 that torch calls itself, such as those of a backward pass, and a mode over all operators would slow
-down those that are no products.
+down those that are no products. Python's functions of plain matrices are replaced as well: a call
+of one needs no dispatcher, on its way here or to torch's own kernel.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -17,11 +19,18 @@ from torch.autograd import forward_ad
 
 from dxgemm import api
 from dxgemm.drop_in import routing
-from dxgemm.drop_in.routing import Hook, current
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import DxgemmError
 from dxgemm.gpu.status import simulator_enabled
 
 OPERATORS = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm")
+# Functions of Python for two matrices or batches, and the operator that they call for plain ones.
+DIRECT = (
+    (torch, "mm", "mm"), (torch, "matmul", "mm"), (torch, "bmm", "bmm"),
+    (torch.Tensor, "mm", "mm"), (torch.Tensor, "matmul", "mm"), (torch.Tensor, "bmm", "bmm"),
+    (torch.Tensor, "__matmul__", "mm"),
+)  # fmt: skip
+_PLAIN = torch.Tensor, torch.nn.Parameter
 _NAMES = {getattr(torch, name): name for name in routing.DTYPES}
 _INVARIANT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -31,6 +40,7 @@ class _State:
 
     library: Any = None
     invariant = 0
+    replaced = Replaced()
 
 
 def install() -> None:
@@ -43,10 +53,14 @@ def install() -> None:
         for name, kernel in kernels.items():
             hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
             _State.library.impl(name, _hooked(hook), device, with_keyset=True)
+            for owner, function, of in DIRECT:
+                if of == name:
+                    _State.replaced.put(owner, function, _direct(getattr(owner, function), hook))
 
 
 def uninstall() -> None:
-    """Give torch its kernels back."""
+    """Give torch its kernels and functions back."""
+    _State.replaced.put_back()
     _State.library._destroy()
     _State.library = None
 
@@ -100,6 +114,57 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         return patch.compute(hook, layout, (keyset, *operands), factors)
 
     return product
+
+
+def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+    """Function that takes plain matrices past the dispatcher, and leaves all else to torch.
+
+    Tensors are plain on the GPU, without gradients, and where no mode, transform or trace is active.
+    """
+    name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
+    kind = "is_cpu" if simulator_enabled() else "is_cuda"
+    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, kind[3:].upper()))
+    on_gpu, is_compiling = getattr(torch.Tensor, kind).__get__, torch.compiler.is_compiling
+    hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
+
+    @wraps(theirs)
+    def product(*operands: Any, **options: Any) -> Any:
+        if len(operands) != 2 or options or is_compiling():
+            return theirs(*operands, **options)
+        a, b = operands
+        if (
+            type(a) in _PLAIN and type(b) in _PLAIN and on_gpu(a) and on_gpu(b)
+            and not (a.requires_grad or b.requires_grad or _any_mode())
+        ):  # fmt: skip
+            a_shape, b_shape = a.shape, b.shape
+            if len(a_shape) == ndim == len(b_shape):
+                patch = current()
+                if patch is None:
+                    return hook.theirs(keyset, a, b)
+                layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
+                return patch.compute(hook, layout, (keyset, a, b), {})
+        return theirs(a, b)
+
+    return product
+
+
+def _make_any_mode() -> Callable[[], bool]:
+    """Function that tells whether anything is active that looks at torch's calls."""
+    c, functorch = torch._C, torch._C._functorch
+    in_function_mode, is_autocast = c._is_torch_function_mode_enabled, c._is_any_autocast_enabled
+    dispatch_modes, trace = c._len_torch_dispatch_stack, c._get_tracing_state
+    transform = functorch.peek_interpreter_stack
+
+    def any_mode() -> bool:
+        return (
+            dispatch_modes() > 0 or in_function_mode() or is_autocast() or _levels() >= 0
+            or transform() is not None or trace() is not None or _State.invariant > 0
+        )  # fmt: skip
+
+    return any_mode
+
+
+_any_mode = _make_any_mode()
 
 
 def _levels() -> int:
