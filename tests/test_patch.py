@@ -306,12 +306,23 @@ def test_transforms_of_torch(torch, random):
     def loss(a, b):
         return (a @ b).square().sum()
 
-    compiled = torch.compile(lambda a, b: a @ b, backend="eager")
+    def products(a, b):
+        return torch.mm(a, b) + torch.matmul(a, b) + a @ b + a.mm(b)
+
+    def scripted(a, b):
+        return torch.mm(a, b)
+
+    compiled = torch.compile(products, backend="eager", fullgraph=True)
     calls = {
         "vmap": lambda: torch.vmap(torch.mm)(stack, other),
         "grad": lambda: torch.func.grad(loss)(a, b),
         "jvp": lambda: torch.func.jvp(loss, (a, b), (a, b))[1],
         "compiled": lambda: compiled(a, b),
+        "scripted": lambda: torch.jit.script(scripted)(a, b),
+        "traced": lambda: torch.jit.trace(products, (a, b))(a, b),
+        "symbolic": lambda: torch.fx.symbolic_trace(products)(a, b),
+        "autocast": lambda: torch.autocast(DEVICE)(products)(a, b),
+        "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
     }
     expected = {name: call() for name, call in calls.items()}
     with dxgemm.patch(only=None) as patch:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.jit._builtins import _register_builtin
 
 from dxgemm import api
 from dxgemm.drop_in import routing
@@ -31,6 +32,7 @@ DIRECT = (
     (torch.Tensor, "__matmul__", "mm"),
 )  # fmt: skip
 _PLAIN = torch.Tensor, torch.nn.Parameter
+_DEVICE = "CPU" if simulator_enabled() else "CUDA"
 _NAMES = {getattr(torch, name): name for name in routing.DTYPES}
 _INVARIANT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -45,17 +47,33 @@ class _State:
 
 def install() -> None:
     """Override the kernels of the GPU; on the simulator, CPU tensors stand for those of a GPU."""
-    device = "CPU" if simulator_enabled() else "CUDA"
-    kernels = {name: torch.library.get_kernel(f"aten::{name}", device) for name in OPERATORS}
+    functions = _functions()
     _State.library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for name, kernel in kernels.items():
-            hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
-            _State.library.impl(name, _hooked(hook), device, with_keyset=True)
-            for owner, function, of in DIRECT:
-                if of == name:
-                    _State.replaced.put(owner, function, _direct(getattr(owner, function), hook))
+        for name, (kernel, direct) in functions.items():
+            _State.library.impl(name, kernel, _DEVICE, with_keyset=True)
+            for owner, attribute, function in direct:
+                _State.replaced.put(owner, attribute, function)
+
+
+@cache
+def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
+    """By operator, the kernel that overrides torch's, and Python's functions that replace others."""
+    functions = {}
+    for name in OPERATORS:
+        kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)
+        hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
+        direct = [
+            (owner, attribute, _direct(getattr(owner, attribute), hook))
+            for owner, attribute, of in DIRECT
+            if of == name
+        ]
+        for owner, attribute, function in direct:
+            if owner is torch:  # for torch.jit.script, by the function's id: it is kept
+                _register_builtin(function, f"aten::{attribute}")
+        functions[name] = _hooked(hook), direct
+    return functions
 
 
 def uninstall() -> None:
@@ -122,9 +140,9 @@ def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
     Tensors are plain on the GPU, without gradients, and where no mode, transform or trace is active.
     """
     name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
-    kind = "is_cpu" if simulator_enabled() else "is_cuda"
-    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, kind[3:].upper()))
-    on_gpu, is_compiling = getattr(torch.Tensor, kind).__get__, torch.compiler.is_compiling
+    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
+    on_gpu = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__
+    is_compiling = torch.compiler.is_compiling
     hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
 
     @wraps(theirs)
