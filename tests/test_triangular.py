@@ -376,11 +376,11 @@ def dirty_value(value, distance, keeps_diagonal, index):
 
 
 CLEARED = [
-    (("lower full", "full unit_upper", "unit_lower unit_upper"), "float16", (0, 0), "row row"),
-    (("upper full", "full lower", "unit_upper lower"), "float16", (0, 0), "row col"),
-    (("unit_lower full", "upper lower"), "float16", (128, 0), "col col"),
-    (("full upper", "unit_lower lower"), "float16", (0, 8), "col row"),
-    (("lower upper", "unit_upper unit_lower"), "float32", (0, 0), "row col"),
+    (("full unit_upper", "unit_lower unit_upper"), "float16", (0, 0), "row row"),
+    (("upper full", "full lower"), "float16", (0, 0), "row col"),
+    (("upper lower",), "float16", (128, 0), "col col"),
+    (("unit_lower lower",), "float16", (0, 8), "col row"),
+    (("lower upper",), "float32", (0, 0), "row col"),
     (("unit_upper full",), "float32", (0, 0), "col col"),
 ]
 
