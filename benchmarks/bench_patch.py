@@ -1,8 +1,8 @@
 """torch's products with and without `dxgemm.patch`, whose default is to route what is faster.
 
-Random products, of the kinds that `dxgemm tune` measures: `vs_rival` is torch's time over the patched
-one by the host's clock, from an idle GPU to all results of a few calls in a row, as the patch itself
-times them; `gpu_vs_rival` is by CUDA events. scikit-learn's computations are those of
+Random products are of the kinds that `dxgemm tune` measures. `vs_rival` is torch's time over the
+patched one by the host's clock, from an idle GPU to all results of a few calls in a row, as the
+patch itself times them; `gpu_vs_rival` is by CUDA events. scikit-learn's computations are those of
 examples/scikit_learn.py, by the host's clock.
 """
 

@@ -1,8 +1,8 @@
 """GPU time of products with triangular operands, against `gemm` of full ones, and cuBLAS.
 
-`vs_full` is the time of `gemm` on full operands over that of `gemm(triangular=)`; `vs_gemm` is that of
-`gemm` on operands with zeros in the other triangle, which take less power. The result must be exact,
-with NaN in what is not read.
+`vs_full` is the time of `gemm` on full operands over that of `gemm(triangular=)`; `vs_gemm` is that
+of `gemm` on operands with zeros in the other triangle, which take less power. The result must be
+exact, with NaN in what is not read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class TriangularCase(Case):
             x.dirty.append(matrix)
         return x
 
-
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
         return {} if name == FULL else super().check(name, call, x, expected)
 
@@ -84,8 +83,12 @@ def list_rows() -> list[Row]:
 bench_triangular = bench(
     list_rows(),
     lambda row, name, found: fields(
-        row, name, found, family=row.case.triangles, vs_gemm=ratio(found, GEMM, name),
+        row,
+        name,
+        found,
+        family=row.case.triangles,
+        vs_gemm=ratio(found, GEMM, name),
         vs_full=ratio(found, FULL, name),
-    ),  # fmt: skip
+    ),
     budget_s=CASE_S,
 )

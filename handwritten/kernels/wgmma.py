@@ -54,14 +54,13 @@ def make_kernel(
     tile_k = wgmma_layouts.stage_k(dtype)
     way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
     across, cleared = (way.left_across, way.right_across), way.ranges * (slicing == "clears")
+    ranges = way.ranges.replace(UNIT, "")
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
     in_registers = dtype == "float32" and way.left_across
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(
-            config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges.replace(UNIT, "")
-        ),
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
         make_load(config, tile_k, *across, way.maps),
         make_multiply(
             config, way.dtype, *across, make_clear(config, way.dtype, tile_k, across, cleared)

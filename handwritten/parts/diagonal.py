@@ -1,4 +1,4 @@
-"""Elements beside the diagonal of a triangular operand: they become zeros before they are multiplied.
+"""Elements beside the diagonal of a triangular operand become zeros before they are multiplied.
 
 A kernel that reads copies has them cleaned in global memory (`clean_triangle`). Kernels by wgmma
 clear the few stages that the diagonal crosses in shared memory, while the products of the stage
@@ -70,7 +70,7 @@ def make_clear(
 ) -> Callable[..., None] | None:
     """Make a device function that clears a stage, which the warpgroups that read it call.
 
-    It takes the address of the stage, its first k, the tile and the thread.
+    It takes the address of the stage, its index among those of the tile, the tile and the thread.
 
     Args:
         config: a `WgmmaConfig`.
@@ -104,7 +104,8 @@ def make_clear(
     )
 
     @device
-    def clear(smem, depth, tile, thread):
+    def clear(smem, index, tile, thread):
+        depth: int32 = tile.first_k + index * tile_k
         member: int32 = thread % readers
         is_changed = False
         if clears_a:

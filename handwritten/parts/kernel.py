@@ -27,11 +27,9 @@ class BaseConfig:
     """Base of the frozen dataclass that a kernel is compiled for.
 
     A subclass has `threads`, the threads per block, and `accumulator_bytes(dtype)`, the bytes of
-    accumulators per thread. `range_rows` is the height of its threadblock swizzle, in tiles, for
-    triangular operands: where each tile has a block, higher groups are less in order of length.
+    accumulators per thread.
     """
 
-    range_rows = 2
     least_threads: ClassVar[int] = 1
     dynamic_smem: ClassVar[bool] = False  # True if the launch allocates the shared memory
 
@@ -42,6 +40,14 @@ class BaseConfig:
         least = self.least_threads
         if not least <= threads <= 1024:
             raise ValueError(f"{self}: a block has {least} to 1024 threads, not {threads}")
+
+    @property
+    def range_rows(self) -> int:
+        """Height of the threadblock swizzle for triangular operands, in tiles.
+
+        Where each tile has a block, higher groups would be less in order of length.
+        """
+        return 2
 
     def complaints(self) -> Iterator[str]:
         """Constraints that the numbers violate."""

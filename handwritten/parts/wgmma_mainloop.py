@@ -48,7 +48,7 @@ def make_free(config: Any) -> Callable[..., Any]:
 
 
 def make_multiply(
-    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Callable[..., None] | None = None
+    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Any = None
 ) -> Callable[..., Any]:
     """Make the device function of the consumers that computes the sums of a tile.
 
@@ -81,7 +81,7 @@ def make_multiply(
 
 
 def make_add(
-    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Callable[..., None] | None = None
+    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Any = None
 ) -> Callable[..., Any]:
     """`make_multiply` of a device function that adds to sums, which it takes first."""
     from numba import int32
@@ -102,7 +102,7 @@ def make_add(
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
     stage_bytes, stage_step = config.stage_bytes, config.stage_bytes // 16
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
-    after, clears, tile_k = make_after(config.stages), clear is not None, ROW_BYTES // ITEM_BYTES[kind]
+    after, clears = make_after(config.stages), clear is not None
 
     def multiply_step(acc, a_part, b_part):
         """Issue one step for every strip of rows; the sums of the strips are concatenated."""
@@ -128,8 +128,7 @@ def make_add(
         while left > 0:
             hopper.wait_barrier(full + 8 * stage, parity)
             if clears:
-                depth: int32 = tile.first_k + (k_tiles - left) * tile_k
-                clear(smem + stage * stage_bytes, depth, tile, thread)
+                clear(smem + stage * stage_bytes, k_tiles - left, tile, thread)
             a_at: int32 = a_desc + stage * stage_step
             b_at: int32 = b_desc + stage * stage_step
             hopper.begin_wgmma()
@@ -156,7 +155,7 @@ def make_add(
 
 
 def make_multiply_from_registers(
-    config: Any, b_across: bool, clear: Callable[..., None] | None = None
+    config: Any, b_across: bool, clear: Any = None
 ) -> Callable[..., Any]:
     """`make_multiply` for tf32 with an MN-major a, read while the previous step is multiplied.
 
@@ -176,7 +175,7 @@ def make_multiply_from_registers(
     stage_step = stage_bytes // 16
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     frag_step = panel_bytes // STEPS
-    after, clears, tile_k = make_after(config.stages), clear is not None, ROW_BYTES // ITEM_BYTES[kind]
+    after, clears = make_after(config.stages), clear is not None
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         member: int32 = thread % WARPGROUP
@@ -193,8 +192,7 @@ def make_multiply_from_registers(
         while left > 0:
             hopper.wait_barrier(int32(full + 8 * stage), parity)
             if clears:
-                depth: int32 = tile.first_k + (k_tiles - left) * tile_k
-                clear(smem + stage * stage_bytes, depth, tile, thread)
+                clear(smem + stage * stage_bytes, k_tiles - left, tile, thread)
             upper: int32 = frags + stage * stage_bytes
             b_at: int32 = b_desc + stage * stage_step
             lower: int32 = upper ^ 64  # four rows below, the swizzle swaps the halves of a row

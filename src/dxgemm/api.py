@@ -178,8 +178,9 @@ def gemm(
         workspace of twice its bytes. They take no mask.
         Of a triangular operand, kernels multiply the part of k that a tile needs: half of it, or of
         two triangles a third or a sixth. They read it where it lies (`wgmma`), or a copy in a
-        workspace, with zeros beside its diagonal. Products with these zeros are skipped or not: where the other operand has NaN or
-        infinities, rows and columns that meet it as 0 * NaN may be NaN or not.
+        workspace, with zeros beside its diagonal. Products with these zeros are skipped or not:
+        where the other operand has NaN or infinities, rows and columns that meet it as 0 * NaN may
+        be NaN or not.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.

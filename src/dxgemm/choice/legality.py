@@ -158,7 +158,7 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     considered = _automatic_kernels(problem.dtype, device)
     is_special = problem.is_quantised or problem.is_widened or problem.modulus
     is_special = is_special or problem.has_block_scales or problem.inner is not None
-    is_special = is_special or problem.clears
+    is_special = is_special or problem.clears != ""
     if problem.takes_pairs or problem.mask_block or is_special:
         considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
     if problem.reduction is None:
@@ -268,7 +268,7 @@ def is_sliceable(problem: Problem) -> bool:
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
     has_parts = problem.inner is not None and problem.inner.parts > 1
     is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
-    is_whole = is_whole or problem.clears
+    is_whole = is_whole or problem.clears != ""
     return is_added and not (is_whole or has_parts)
 
 

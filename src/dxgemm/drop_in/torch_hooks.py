@@ -1,4 +1,4 @@
-"""Hooks in torch: the kernels of its products are overridden in its dispatcher, and called directly.
+"""Hooks in torch: the kernels of its products are overridden in its dispatcher, or passed by.
 
 The override is below autograd (`torch.library`): a mode over Python's functions would miss products
 that torch calls itself, such as those of a backward pass, and a mode over all operators would slow
@@ -59,7 +59,7 @@ def install() -> None:
 
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
-    """By operator, the kernel that overrides torch's, and Python's functions that replace others."""
+    """By operator, the kernel that overrides torch's, and functions that replace Python's."""
     functions = {}
     for name in OPERATORS:
         kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)
@@ -137,7 +137,7 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
 def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
     """Function that takes plain matrices past the dispatcher, and leaves all else to torch.
 
-    Tensors are plain on the GPU, without gradients, and where no mode, transform or trace is active.
+    Tensors are plain on the GPU, without gradients, where no mode, transform or trace is active.
     """
     name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
     keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
