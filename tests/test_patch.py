@@ -322,6 +322,8 @@ def test_transforms_of_torch(torch, random):
         "traced": lambda: torch.jit.trace(products, (a, b))(a, b),
         "symbolic": lambda: torch.fx.symbolic_trace(products)(a, b),
         "autocast": lambda: torch.autocast(DEVICE)(products)(a, b),
+        "sparse": lambda: torch.mm(a.to_sparse(), b),
+        "negative": lambda: torch.mm(torch.complex(a, a).conj().imag, b),
         "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
     }
     expected = {name: call() for name, call in calls.items()}

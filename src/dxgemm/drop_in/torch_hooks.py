@@ -85,7 +85,20 @@ def uninstall() -> None:
 
 @contextmanager
 def batch_invariant() -> Iterator[None]:
-    """Compute products by batch-invariant kernels, in all threads, whatever patches are open."""
+    """Compute torch's own products on the GPU by batch-invariant kernels of dxgemm.
+
+    Inside the context, in all threads of the process, row i of a product has the same bits however
+    many rows and matrices there are ([semantics](semantics.md#batch-invariance)). It holds for
+    `torch.mm`, `bmm`, `addmm`, `baddbmm`, `mv` and `addmv`, and for what torch computes by them:
+    `matmul`, `@`, `einsum`, `torch.nn.functional.linear`, and the gradients that are computed
+    inside the context.
+
+    Notes:
+        float32, float64, float16 and bfloat16, in eager mode; `torch.compile` calls kernels of its
+        own. Other dtypes, CPU tensors, and calls with `out=`, are torch's as before. A first call
+        builds or loads its kernel, and is refused under CUDA-graph capture. Contexts can be nested,
+        and come before those of `dxgemm.patch`, by whose hooks they work.
+    """
     routing.install()
     with routing.Hooks.lock, routing.Hooks.changing:
         _State.invariant += 1
@@ -135,35 +148,40 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
 
 
 def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
-    """Function that takes plain matrices past the dispatcher, and leaves all else to torch.
-
-    Tensors are plain on the GPU, without gradients, where no mode, transform or trace is active.
-    """
+    """Function that takes plain matrices past the dispatcher, and leaves all else to torch."""
     name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
     keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
-    on_gpu = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__
-    is_compiling = torch.compiler.is_compiling
     hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
+    is_compiling = torch.compiler.is_compiling
 
     @wraps(theirs)
     def product(*operands: Any, **options: Any) -> Any:
         if len(operands) != 2 or options or is_compiling():
             return theirs(*operands, **options)
         a, b = operands
-        if (
-            type(a) in _PLAIN and type(b) in _PLAIN and on_gpu(a) and on_gpu(b)
-            and not (a.requires_grad or b.requires_grad or _any_mode())
-        ):  # fmt: skip
-            a_shape, b_shape = a.shape, b.shape
-            if len(a_shape) == ndim == len(b_shape):
-                patch = current()
-                if patch is None:
-                    return hook.theirs(keyset, a, b)
-                layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
-                return patch.compute(hook, layout, (keyset, a, b), {})
-        return theirs(a, b)
+        if not (_is_plain(a) and _is_plain(b)) or _any_mode():
+            return theirs(a, b)
+        a_shape, b_shape = a.shape, b.shape
+        if not len(a_shape) == ndim == len(b_shape):
+            return theirs(a, b)
+        patch = current()
+        if patch is None:
+            return hook.theirs(keyset, a, b)
+        layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
+        return patch.compute(hook, layout, (keyset, a, b), {})
 
     return product
+
+
+_on_gpu, _strided = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__, torch.strided
+
+
+def _is_plain(x: Any) -> bool:
+    """True for a tensor in memory of the GPU as it says, without gradients."""
+    return (
+        type(x) in _PLAIN and _on_gpu(x) and x.layout is _strided
+        and not (x.requires_grad or x.is_nested or x.is_neg() or x._is_zerotensor())
+    )  # fmt: skip
 
 
 def _make_any_mode() -> Callable[[], bool]:
@@ -175,7 +193,8 @@ def _make_any_mode() -> Callable[[], bool]:
 
     def any_mode() -> bool:
         return (
-            dispatch_modes() > 0 or in_function_mode() or is_autocast() or _levels() >= 0
+            dispatch_modes() > 0 or in_function_mode() or is_autocast()
+            or forward_ad._current_level >= 0
             or transform() is not None or trace() is not None or _State.invariant > 0
         )  # fmt: skip
 
