@@ -2,10 +2,12 @@
 
     python tools/drop_in.py                    # on a GPU, with torch and CuPy
     python tools/drop_in.py --out FILE         # for docs/reliability.md
+    python tools/drop_in.py --cupy-tests DIR   # with tests/cupy_tests of CuPy's source package
 
-torch's samples of its products (torch_samples.py), and NumPy's tests of matmul, einsum and linalg
-with CuPy's arrays (numpy_tests.py). What the library's own kernels do not pass is skipped, so that
-a failure is one of dxgemm. Subjects are divided among processes, which build kernels side by side.
+torch's samples of its products (torch_samples.py), and NumPy's and CuPy's tests of matmul, einsum
+and linalg with CuPy's arrays (numpy_tests.py). What the library's own kernels do not pass is
+skipped, so that a failure is one of dxgemm. Subjects are divided among processes, which build
+kernels side by side.
 """
 
 from __future__ import annotations
@@ -30,13 +32,19 @@ EXPLAINED: dict[str, str] = {}  # by a part of a failure's text: why it is none 
 
 def compute(suite: str, *subject: str) -> dict[str, Any]:
     """Run one subject of a suite."""
-    return {"torch": torch_samples.run, "numpy": numpy_tests.run}[suite](*subject)
+    if suite == "torch":
+        return torch_samples.run(*subject)
+    if suite == "numpy":
+        return numpy_tests.run(*subject)
+    folder, path, chosen = subject
+    return numpy_tests.compare(Path(folder, path), chosen)
 
 
-def list_subjects(suites: list[str]) -> list[tuple[str, ...]]:
+def list_subjects(suites: list[str], cupy_tests: str | None) -> list[tuple[str, ...]]:
     """Subjects of suites, those that take long first."""
     found: dict[str, Iterable[tuple[str, ...]]] = {
         "numpy": numpy_tests.SUBJECTS,
+        "cupy": [(cupy_tests, *of) for of in numpy_tests.CUPY_SUBJECTS if cupy_tests],
         "torch": itertools.product(torch_samples.OPERATORS, torch_samples.DTYPES),
     }
     return [(suite, *subject) for suite in found if suite in suites for subject in found[suite]]
@@ -47,15 +55,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--suite", action="append", choices=("torch", "numpy"), help="default: both"
+        "--suite", action="append", choices=("torch", "numpy", "cupy"), help="default: all"
     )
+    parser.add_argument("--cupy-tests", metavar="DIR", help="folder of CuPy's tests")
     parser.add_argument("--jobs", type=int, default=min(16, os.cpu_count() or 1))
     parser.add_argument("--only", default="", help="subjects whose name has this text")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
-    suites = arguments.suite or ["torch", "numpy"]
+    suites = arguments.suite or ["torch", "numpy", "cupy"]
     begin = time.perf_counter()
-    subjects = [x for x in list_subjects(suites) if arguments.only in " ".join(x)]
+    subjects = list_subjects(suites, arguments.cupy_tests)
+    subjects = [subject for subject in subjects if arguments.only in " ".join(subject)]
     pool = ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"))
     outcomes: dict[str, dict[str, Any]] = {}
 
@@ -73,7 +83,7 @@ def main() -> int:
                 found = future.result()
             except Exception as error:
                 found = {"passed": 0, "skipped": {}, "failed": [f"{subject}: {error!r}"]}
-            outcomes.setdefault(suite, {})[" ".join(subject)] = found
+            outcomes.setdefault(suite, {})[" ".join(subject[-2:])] = found
             if number % KEPT == 0:  # a run that is cut leaves what it has
                 keep()
     failed = [text for of in outcomes.values() for one in of.values() for text in one["failed"]]
