@@ -20,7 +20,7 @@ def reliability_tables(root: Path = RESULTS) -> list[Part]:
     for title, name, command, tables in (
         ("Sanitizer", "sanitizer", "sanitize", sanitizer),
         ("Soak", "soak", "soak", soak),
-        ("Tests of torch and NumPy", "drop_in", "drop-in", drop_in),
+        ("Tests of torch, NumPy and CuPy", "drop_in", "drop-in", drop_in),
     ):
         runs = [json.loads(path.read_text()) for path in sorted(root.glob(f"*/{name}.json"))]
         none = f"No run is committed yet; `make {command}` makes one on a GPU."
