@@ -167,9 +167,10 @@ def compare(file: Path, chosen: str, library: Any = None) -> dict[str, Any]:
         patched = _outcomes(file, chosen, library)
     counts: dict[str, Any] = {"passed": 0, "skipped": {}, "failed": []}
     for name, (outcome, text) in patched.items():
-        if plain.get(name, ("",))[0] != "passed":
-            is_skipped = plain.get(name, ("",))[0] == "skipped"
-            reason = "skipped by the library" if is_skipped else "CuPy alone fails"
+        was, why = plain.get(name, ("missing", ""))
+        if was != "passed":
+            reason = f"CuPy alone: {why.partition(':')[0][:60]}"
+            reason = "skipped by the library" if was == "skipped" else reason
             counts["skipped"][reason] = counts["skipped"].get(reason, 0) + 1
         elif outcome == "passed":
             counts["passed"] += 1

@@ -203,7 +203,7 @@ def make_kernel(
     epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
     ranges = ranges if a_is_left or not ranges else exchanged(ranges)
-    locate_in_turn, _ = make_tile_map(tile_left, tile_right, config.range_rows, "", ranges)
+    locate_in_turn, _ = make_tile_map(tile_left, tile_right, SWIZZLE_ROWS, "", ranges)
     k_range = make_k_range(ranges, tile_left, tile_right, tile_k)
     share = make_share()
     fragment, tile = mma_fragment(left_mmas, right_mmas), (tile_left, tile_right)

@@ -260,11 +260,6 @@ class WgmmaConfig(BaseConfig):
         return dtype in (*HALVES, *FLOAT8) or is_plain
 
     @property
-    def range_rows(self) -> int:
-        """swizzle_rows of triangular operands."""
-        return self.swizzle_rows
-
-    @property
     def consumers(self) -> int:
         """Warpgroups that multiply."""
         return 2 if self.is_pingpong else self.tile_m // WARPGROUP_ROWS // self.strips

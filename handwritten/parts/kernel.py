@@ -41,14 +41,6 @@ class BaseConfig:
         if not least <= threads <= 1024:
             raise ValueError(f"{self}: a block has {least} to 1024 threads, not {threads}")
 
-    @property
-    def range_rows(self) -> int:
-        """Height of the threadblock swizzle for triangular operands, in tiles.
-
-        Where each tile has a block, higher groups would be less in order of length.
-        """
-        return 2
-
     def complaints(self) -> Iterator[str]:
         """Constraints that the numbers violate."""
         yield from ()

@@ -120,8 +120,7 @@ def make_place(
     tile_m, tile_n = config.tile_m * pair_m, config.tile_n * pair_n
     shares_k = (is_sliced or split_k > 1) and not ranges  # else `find` does that for each tile
     is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
-    swizzle_rows = config.range_rows if ranges else config.swizzle_rows
-    locate, count_tiles = make_tile_map(tile_m, tile_n, swizzle_rows, stored, ranges)
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored, ranges)
     share = make_share()
 
     def begin(a, b, m, n, k, batch, extra):

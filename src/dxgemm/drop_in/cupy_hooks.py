@@ -42,6 +42,8 @@ def _inner(a: Any, b: Any, **options: Any) -> Any:
 
 
 def _einsum(subscripts: str, *operands: Any, optimize: Any = None, **options: Any) -> Any:
+    if not isinstance(subscripts, str):
+        raise UnsupportedProblemError("einsum: its subscripts are lists.")
     if len(operands) < 2:
         raise UnsupportedProblemError("einsum: of one operand it is no product.")
     return contractions.einsum(subscripts, *operands, **options)
