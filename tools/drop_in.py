@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -68,32 +69,33 @@ def main() -> int:
     subjects = [subject for subject in subjects if arguments.only in " ".join(subject)]
     pool = ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn"))
     outcomes: dict[str, dict[str, Any]] = {}
-
-    def keep() -> None:
-        if arguments.out is not None:
-            seconds = time.perf_counter() - begin
-            figures = {"seconds": seconds, "suites": outcomes, "explained": EXPLAINED}
-            write_run(arguments.out, {**run_info(), **figures})
-
     with pool:
         futures = {pool.submit(compute, *subject): subject for subject in subjects}
-        for number, future in enumerate(as_completed(futures)):
+        for number, future in enumerate(as_completed(futures), 1):
             suite, *subject = futures[future]
             try:
                 found = future.result()
             except Exception as error:
                 found = {"passed": 0, "skipped": {}, "failed": [f"{subject}: {error!r}"]}
             outcomes.setdefault(suite, {})[" ".join(subject[-2:])] = found
-            if number % KEPT == 0:  # a run that is cut leaves what it has
-                keep()
+            if arguments.out is not None and (number % KEPT == 0 or number == len(futures)):
+                keep(arguments.out, outcomes)  # a run that is cut leaves what it has
     failed = [text for of in outcomes.values() for one in of.values() for text in one["failed"]]
     for suite, of in outcomes.items():
         totals = {name: sum(_count(one[name]) for one in of.values()) for name in COUNTED}
         print(f"{suite}: {totals}")
     print("\n".join(failed), f"{time.perf_counter() - begin:.0f} s", sep="\n")
-    keep()
     unexplained = [text for text in failed if not any(part in text for part in EXPLAINED)]
     return 1 if unexplained else 0
+
+
+def keep(path: Path, outcomes: Mapping[str, Any]) -> None:
+    """Write the outcomes of suites, and keep those of others."""
+    info = run_info()
+    done = {"date": info.pop("date"), "commit": info.pop("commit_info")["id"]}
+    suites = json.loads(path.read_text())["suites"] if path.exists() else {}
+    suites |= {suite: done | {"subjects": subjects} for suite, subjects in outcomes.items()}
+    write_run(path, info | {"suites": suites, "explained": EXPLAINED})
 
 
 COUNTED = ("passed", "skipped", "failed")
