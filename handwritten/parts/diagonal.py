@@ -160,9 +160,12 @@ def _make_clear_operand(
             line: int32 = first_line + at - panel * panel_lines
             distance: int32 = first + panel * tile_k + pair % PAIRS * items - line
             is_kept = distance + items <= 1 - strict if is_lower else distance >= strict
-            if not is_kept:
-                swizzled: int32 = pair ^ at % SWIZZLE_ROWS * 2  # of two pairs at a time
-                address: int32 = smem + swizzled * PAIR_BYTES
+            is_beside = distance > 0 if is_lower else distance + items <= 0
+            swizzled: int32 = pair ^ at % SWIZZLE_ROWS * 2  # of two pairs at a time
+            address: int32 = smem + swizzled * PAIR_BYTES
+            if is_beside:
+                store_shared(address, 0, (int32(0), int32(0)))
+            elif not is_kept:  # the diagonal crosses the pair
                 low, high = load_shared(int32, WORDS, address, 0)
                 low, high = mask(low, distance), mask(high, distance + packed)
                 if is_unit and line < end_k:
