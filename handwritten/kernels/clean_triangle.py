@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.diagonal import ONES, make_mask, make_put_one
+from dxgemm.handwritten.parts import diagonal
 from dxgemm.handwritten.parts.k_ranges import LOWER
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
@@ -66,11 +66,12 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    element = numba.uint16 if dtype in ONES else getattr(numba, dtype)
+    element = numba.uint16 if dtype in diagonal.ONES else getattr(numba, dtype)
     is_lower, is_unit = triangle == LOWER, unit_dtype != ""
-    one, width = ONES.get(unit_dtype, 1), 2 if parts == "pairs" else 1
+    one, width = diagonal.ONES.get(unit_dtype, 1), 2 if parts == "pairs" else 1
     packed = int(parts) if parts.isdecimal() else 1
-    mask, put_one = make_mask(packed, is_lower, is_unit), make_put_one(packed, one)
+    mask = diagonal.make_mask(packed, is_lower, is_unit)
+    put_one = diagonal.make_put_one(packed, one)
     lanes, rows = config.lanes, config.rows
     tile_rows, tile_cols = config.tile
     tile_items = tile_cols * packed

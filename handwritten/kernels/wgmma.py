@@ -22,8 +22,6 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import operands, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
-from dxgemm.handwritten.parts.diagonal import make_clear
-from dxgemm.handwritten.parts.k_ranges import UNIT
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
@@ -52,19 +50,15 @@ def make_kernel(
     "clears".
     """
     tile_k = wgmma_layouts.stage_k(dtype)
-    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
-    across, cleared = (way.left_across, way.right_across), way.ranges * (slicing == "clears")
-    ranges = way.ranges.replace(UNIT, "")
+    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges, slicing)
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
     in_registers = dtype == "float32" and way.left_across
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=ranges),
-        make_load(config, tile_k, *across, way.maps),
-        make_multiply(
-            config, way.dtype, *across, make_clear(config, way.dtype, tile_k, across, cleared)
-        ),
+        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        make_load(config, tile_k, way.left_across, way.right_across, way.maps),
+        make_multiply(config, way.dtype, way.left_across, way.right_across, way.clears),
         make_store(
             config, out_dtype or dtype, not way.is_exchanged, in_registers, stored, epilogue,
             operands.sums_dtype(dtype),

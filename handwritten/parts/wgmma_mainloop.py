@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.diagonal import make_clear
 from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 from dxgemm.handwritten.parts.wgmma_ring import (
     INTEGERS,
@@ -48,7 +49,7 @@ def make_free(config: Any) -> Callable[..., Any]:
 
 
 def make_multiply(
-    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Any = None
+    config: Any, dtype: str, a_across: bool, b_across: bool, clears: str = ""
 ) -> Callable[..., Any]:
     """Make the device function of the consumers that computes the sums of a tile.
 
@@ -60,8 +61,10 @@ def make_multiply(
         config: a `WgmmaConfig`.
         dtype: dtype of a and b; sums are int32 for integers, else float32.
         a_across, b_across: True for MN-major operands.
-        clear: device function of `make_clear`; None for operands that are read as they are.
+        clears: triangles of a and b that are cleared in shared memory, see `Problem.clears`.
     """
+    tile_k = ROW_BYTES // ITEM_BYTES[KINDS[dtype]]
+    clear = make_clear(config, dtype, tile_k, (a_across, b_across), clears)
     if dtype == "float32" and a_across:
         return make_multiply_from_registers(config, b_across, clear)
     from numba import float32, int32
