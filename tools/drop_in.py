@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ def main() -> int:
     outcomes: dict[str, dict[str, Any]] = {}
     with pool:
         futures = {pool.submit(compute, *subject): subject for subject in subjects}
-        for number, future in enumerate(as_completed(futures), 1):
+        for future in as_completed(futures):
             suite, *subject = futures[future]
             try:
                 found = future.result()
             except Exception as error:
                 found = {"passed": 0, "skipped": {}, "failed": [f"{subject}: {error!r}"]}
             outcomes.setdefault(suite, {})[" ".join(subject[-2:])] = found
-            if arguments.out is not None and (number % KEPT == 0 or number == len(futures)):
+            if arguments.out is not None:
                 keep(arguments.out, outcomes)  # a run that is cut leaves what it has
     failed = [text for of in outcomes.values() for one in of.values() for text in one["failed"]]
     for suite, of in outcomes.items():
@@ -91,7 +92,7 @@ def main() -> int:
 
 def keep(path: Path, outcomes: Mapping[str, Any]) -> None:
     """Write the outcomes of suites, and keep those of others."""
-    info = run_info()
+    info = dict(_run_info())
     done = {"date": info.pop("date"), "commit": info.pop("commit_info")["id"]}
     suites = json.loads(path.read_text())["suites"] if path.exists() else {}
     suites |= {suite: done | {"subjects": subjects} for suite, subjects in outcomes.items()}
@@ -99,7 +100,7 @@ def keep(path: Path, outcomes: Mapping[str, Any]) -> None:
 
 
 COUNTED = ("passed", "skipped", "failed")
-KEPT = 8  # subjects after which the results so far are written
+_run_info = cache(run_info)
 
 
 def _count(value: Any) -> int:
