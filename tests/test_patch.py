@@ -246,6 +246,8 @@ def products_of_cupy(cupy):
         "tensordot of pairs": lambda: cupy.tensordot(stack, other, ([0, 2], [0, 1])),
         "inner": lambda: cupy.inner(stack, a),
         "einsum": lambda: cupy.einsum("bij,bjk->bki", stack, other),
+        "inner of vectors": lambda: cupy.inner(a[0], a[1]),
+        "tensordot over all": lambda: cupy.tensordot(a, a, 2),
     }
 
 
@@ -288,6 +290,8 @@ def test_what_cupy_computes(cupy):
         cupy.tensordot(singles, singles.astype("float64"), ([1], [1]))
         with pytest.raises(ValueError, match=r".*"):
             cupy.matmul(singles, singles)
+        with pytest.raises(ValueError, match="C-contiguous"):
+            cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float32", order="F"))
     assert not patch.report().routed and len(patch.report().fell_through) >= 4
     with dxgemm.patch() as patch:
         for _ in range(3):

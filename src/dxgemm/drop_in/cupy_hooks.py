@@ -22,23 +22,30 @@ def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
     return api.matmul(a, b, out=out, **options)
 
 
+def _contiguous(array: Any) -> Any:
+    """C-contiguous copy, if need be; of a number too, which `cupy.ascontiguousarray` makes 1-D."""
+    return array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
+
+
 def _dot(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    if out is not None and not out.flags.c_contiguous:
+        raise UnsupportedProblemError("dot: CuPy refuses an out that is not C-contiguous.")
     if 1 <= a.ndim <= 2 and 1 <= b.ndim <= 2:
         return _matmul(a, b, out, **options)
     if not (a.ndim and b.ndim):
         raise UnsupportedProblemError("dot: it multiplies by a number.")
     axes = [a.ndim - 1], [max(b.ndim - 2, 0)]
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, axes, out=out, **options))
+    return _contiguous(contractions.tensordot(a, b, axes, out=out, **options))
 
 
 def _tensordot(a: Any, b: Any, axes: Any = 2, **options: Any) -> Any:
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, axes, **options))
+    return _contiguous(contractions.tensordot(a, b, axes, **options))
 
 
 def _inner(a: Any, b: Any, **options: Any) -> Any:
     if not (a.ndim and b.ndim):
         raise UnsupportedProblemError("inner: it multiplies by a number.")
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, ([-1], [-1]), **options))
+    return _contiguous(contractions.tensordot(a, b, ([-1], [-1]), **options))
 
 
 def _einsum(subscripts: str, *operands: Any, optimize: Any = None, **options: Any) -> Any:
