@@ -50,6 +50,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "index.md": front_text(gpus, ""),
         DOCS / "cache.md": suite_text(gpus, "build_time"),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
+        DOCS / "drop-in.md": suite_text(gpus, "patch"),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
         DOCS / "fp8.md": suite_text(gpus, "fp8"),
         DOCS / "device.md": suite_text(gpus, "device"),

@@ -22,6 +22,7 @@ SUITES = (
     "skinny",
     "symmetric",
     "triangular",
+    "patch",
     "complex",
     "integers",
     "einsum",

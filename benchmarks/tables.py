@@ -45,7 +45,10 @@ BASELINES = {
     "cublas_torch_reduction": "cuBLAS and torch",
 }
 # Fields that compare times, and how to pick the worst of them.
-RATIOS = {"vs_cublas": min, "vs_rival": min, "vs_gemm": min, "vs_plain": min, "regret": max}
+RATIOS = {
+    "vs_cublas": min, "vs_rival": min, "vs_gemm": min, "vs_full": min, "vs_plain": min,
+    "regret": max,
+}  # fmt: skip
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 # Fields by which rows of all kinds are shown, in the order of columns; other fields follow.
@@ -515,6 +518,25 @@ def device(results: Results) -> list[Part]:
     ]
 
 
+def patched(results: Results) -> list[Part]:
+    """Random products against torch's own, and scikit-learn before and after."""
+    random = [row for row in extras(results) if row["family"] == "random"]
+    tasks = [row for row in extras(results) if row["family"] != "random"]
+    columns: list[Column] = [("products", count)]
+    for header, name in (("x torch", "vs_rival"), ("on the GPU alone", "gpu_vs_rival")):
+        columns += [(header, times(name, pick=mean)), ("least", times(name, pick=min))]
+    columns += [("by dxgemm", lambda rows: str(sum(row["routed"] for row in rows)))]
+    ms = [
+        ("ms", cell("before_ms")),
+        ("patched", cell("ms")),
+        ("calls by dxgemm", cell("routed", text=str)),
+    ]
+    return [
+        *pivot("Random products of torch:", random, [KIND], columns),
+        *pivot("scikit-learn on patches of its photographs:", tasks, [("", get("task"))], ms),
+    ]
+
+
 def build_time(results: Results) -> list[Part]:
     """Seconds of each step of a process, of several dtypes and kernels the most."""
     labels = [("step", get("step")), ("kernel", get("implementation"))]
@@ -533,6 +555,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "skinny": [summary],
     "symmetric": [summary],
     "triangular": [summary],
+    "patch": [patched],
     "complex": [summary],
     "distributed": [distributed],
     "fp8": [fp8],

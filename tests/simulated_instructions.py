@@ -69,6 +69,10 @@ def sync_warpgroup(number: Any) -> None:
     Block.now.meet(int(number), 4 * WARP)
 
 
+def sync_threads(number: Any, count: Any) -> None:
+    Block.now.meet(int(number), int(count))
+
+
 # --- TMA ---
 
 
@@ -362,10 +366,10 @@ _HOPPER["meet_cluster"] = cluster_sync
 _HOPPER |= {
     function.__name__: function
     for function in (
-        init_barrier, arrive, wait_barrier, sync_warpgroup, tensor_map, write_tensor_map,
-        limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma, wgmma_of_two,
-        wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair, unpack_pair,
-        pack_quad, store_byte,
+        init_barrier, arrive, wait_barrier, sync_warpgroup, sync_threads, tensor_map,
+        write_tensor_map, limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma,
+        wgmma_of_two, wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair,
+        unpack_pair, pack_quad, store_byte,
     )
 }  # fmt: skip
 _LINES = (

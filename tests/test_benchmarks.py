@@ -378,13 +378,16 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
 
 
 DROP_IN = {
-    **RUN, "date": "2026-11-29", "seconds": 80.0, "explained": {"sample 2": "Rounded once more."},
+    **RUN, "explained": {"sample 2": "Rounded once more."},
     "suites": {
         "torch": {
-            "mm float16": {
-                "passed": 1200, "skipped": {"torch's own kernels: infinities": 2}, "routed": 7,
-                "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
-                "fell_through": {"torch.mm: no": 3},
+            "date": "2026-11-29", "commit": 40 * "c",
+            "subjects": {
+                "mm float16": {
+                    "passed": 1200, "skipped": {"torch's: an error of 2, more than 1": 2},
+                    "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
+                    "routed": 7, "fell_through": {"torch.mm: no": 3},
+                },
             },
         },
     },
@@ -395,8 +398,8 @@ def test_the_page_of_reliability_shows_tests_of_others(tmp_path: Path) -> None:
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "drop_in.json").write_text(json.dumps(DROP_IN))
     text = markdown(reliability_tables(tmp_path))
-    assert "| torch | 1,200 | 2 | 2 | 7 | 3 |" in text
-    assert "- Skipped, torch: torch's own kernels: infinities: 2" in text
+    assert "| torch | 1,200 | 2 | 2 | 7 | 3 | 2026-11-29 | cccccccccccc |" in text
+    assert "- Skipped, torch: torch's: an error beyond the bound: 2" in text
     assert "Failed: mm float16, sample 2: an error. Rounded once more." in text
     assert "Failed: mm float16, sample 3: NaN." in text
 

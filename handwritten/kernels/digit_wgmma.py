@@ -92,7 +92,9 @@ def make_digit_multiply(config: WgmmaConfig, terms: tuple[Term, ...]) -> Callabl
             if factors[term] > 1:
                 acc = scaled(int32(factors[term]), acc)
             own: int32 = of_product * widths[term]
-            acc, stage, parity = adds[term](acc, smem, full, empty, thread, own, stage, parity)
+            acc, stage, parity = adds[term](
+                acc, smem, full, empty, thread, own, stage, parity, tile
+            )
         return acc, stage, parity
 
     return multiply

@@ -35,6 +35,7 @@ from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 
 SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share what is in L2
+RANGE_ROWS = 2  # the same of triangular operands, whose longest tiles come first
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
-    locate_in_turn, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "", ranges)
+    locate_in_turn, _ = make_tile_map(tile_m, tile_n, RANGE_ROWS, "", ranges)
     k_range = make_k_range(ranges, tile_m, tile_n, tile_k)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)

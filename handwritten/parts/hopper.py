@@ -5,7 +5,7 @@ bytes, and so are barriers, which are eight bytes each. Arguments that the instr
 (`kind`, `count`, `pending` and the like) must be literals.
 
     barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, arrive_at,
-                 wait_barrier, sync_warpgroup, meet_cluster
+                 wait_barrier, sync_warpgroup, sync_threads, meet_cluster
     TMA          tensor_map, prefetch_tensor_map, copy_box, multicast_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
@@ -54,6 +54,8 @@ publish_barriers = instruction("fence.mbarrier_init.release.cluster;")
 publish_shared = instruction("fence.proxy.async.shared::cta;")
 # sync_warpgroup(number): wait for the 128 threads that use this named barrier, 1 to 15.
 sync_warpgroup = instruction("barrier.sync $0, 128;", "r", types.int32)
+# sync_threads(number, count): the same for so many threads, a multiple of 32.
+sync_threads = instruction("barrier.sync $0, $1;", "r,r", types.int32, types.int32)
 # meet_cluster(): wait for all threads of the cluster. It does not order memory accesses: with that,
 # each block would wait about a microsecond for its writes to reach L2.
 meet_cluster = instruction("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")

@@ -84,13 +84,11 @@ def _pieces_text(pieces: Sequence[Piece]) -> str | None:
 
 def _triangles_text(computation: Computation, part: Problem) -> str | None:
     """Describe how triangular operands are multiplied; None for full ones."""
-    if not computation.copies:
-        return None
+    skipped = f", {1 - filled_share(part):.0%} of the products are skipped" * bool(part.k_ranges)
+    if part.clears:
+        return f"zeros are put beside the diagonal in shared memory{skipped}"
     names = " and ".join(copy.name for copy in computation.copies)
-    skipped = f"{1 - filled_share(part):.0%} of the products are skipped"
-    return f"copies of {names} with zeros beside the diagonal" + (
-        f", {skipped}" if part.k_ranges else ""
-    )
+    return f"copies of {names} with zeros beside the diagonal{skipped}" if names else None
 
 
 def _reduction_text(

@@ -18,6 +18,7 @@ from dxgemm.call.epilogue import (
     takes_flattened_rows,
 )
 from dxgemm.choice.batch_invariant import for_any_rows
+from dxgemm.choice.legality import is_cleared
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.errors import DeviceMismatchError, UnsupportedProblemError
@@ -115,7 +116,12 @@ def resolve(asked: Asked) -> Resolved:
     strides: OperandStrides = ()
     if epilogue is not None:
         problem, strides = fuse(problem, epilogue, layouts, None if flat is None else shape[-2])
-    problem, copies = clean(problem, asked.triangular, keeps_ranges=not is_invariant)
+    problem, copies = clean(
+        problem,
+        asked.triangular,
+        not is_invariant,
+        lambda dirty: is_cleared(dirty, device, asked.implementation),
+    )
     pieces = pieces_of(problem, is_symmetric=asked.is_symmetric)
     if pieces and copies:
         raise UnsupportedProblemError(

@@ -47,14 +47,15 @@ class Zeros(NamedTuple):
     a: bool  # a is triangular
     b: bool
     filled: float  # share of the products of elements in which neither factor is such a zero
-    stored_bytes: float  # bytes of the triangular operands, with their zeros
+    stored_bytes: float  # bytes of the triangular operands that are copied, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Zeros:
         """Triangles of a problem that has `k_ranges`."""
         a, b = (triangle != "full" for triangle in problem.k_ranges.split())
         a_bytes, b_bytes = problem.operand_bytes
-        return cls(a, b, filled_share(problem), a * a_bytes + b * b_bytes)
+        copied_bytes = 0 if problem.clears else a * a_bytes + b * b_bytes
+        return cls(a, b, filled_share(problem), copied_bytes)
 
 
 class ProblemFacts(NamedTuple):

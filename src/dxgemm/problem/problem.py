@@ -86,6 +86,9 @@ class Problem:
             bytes, which may be read: "", "a", "b" or "ab".
         k_ranges: triangles of a and b, whose zeros kernels may skip: see `k_ranges` in handwritten.
             "" for full operands.
+        clears: the same triangles, "unit_lower" or "unit_upper" if the diagonal counts as ones, of
+            operands with other elements beside their diagonals, where kernels put zeros; "" where
+            zeros are in memory.
         copies_any_size: True if aligned copies are made of operands of any size, and of all that
             TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
@@ -114,6 +117,7 @@ class Problem:
     conjugates: str = ""
     padded: str = ""
     k_ranges: str = ""
+    clears: str = ""
     copies_any_size: bool = False
 
     @property
@@ -443,5 +447,6 @@ def exchanged(problem: Problem) -> Problem:
         is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
         k_ranges=k_ranges.exchanged(problem.k_ranges),
+        clears=k_ranges.exchanged(problem.clears),
         conjugates="".join(sorted(problem.conjugates.translate(EXCHANGE))),
     )
