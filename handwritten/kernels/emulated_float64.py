@@ -30,13 +30,13 @@ from dxgemm.handwritten.parts.wgmma_ring import make_load
 class Config(WgmmaConfig):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.tile_n not in (64, 128, 256):
-            yield "tile_n must be 64, 128 or 256"
+        if self.tile_n % 32:
+            yield "tile_n must be a multiple of 32"
 
     @property
     def chunk_cols(self) -> int:
         """Columns of a warp's result that go through shared memory at a time."""
-        return min(self.tile_n, 128)
+        return next(cols for cols in (128, 64, 32) if self.tile_n % cols == 0)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -113,6 +113,10 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=256),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=64, tile_n=128),
+        Config(tile_m=128, tile_n=128, is_pingpong=True),
+        Config(tile_m=128, tile_n=160, is_pingpong=True),
+        Config(tile_m=128, tile_n=192, is_pingpong=True),
+        Config(tile_m=64, tile_n=256, is_pingpong=True),
     ),
     dtypes=("float64",),
     only_arch=90,

@@ -24,10 +24,12 @@ def make_nearest() -> Callable[..., Any]:
     """
     from numba import float64, int64
 
+    from dxgemm.handwritten.parts.intrinsics import low_word
+
     @device
     def nearest(value, modulus, inverse):
         quotient = int64(round(float64(value) * inverse))
-        return int64(value - quotient * modulus)
+        return int64(low_word(value - quotient * modulus))
 
     return nearest
 
@@ -55,11 +57,12 @@ def make_residue_of(dtype: str) -> Callable[..., Any]:
     return residue_of
 
 
-def make_finish(out_dtype: str) -> Callable[..., Any]:
-    """A device function: (value, alpha, beta, c, index, modulus, inverse) -> the result.
+def make_finish(out_dtype: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions begin and finish.
 
-    That is alpha * value + beta * c in [0, modulus), for a value as `nearest` takes it, and any
-    alpha and beta. With beta 0, c is not read.
+    begin(alpha, beta, modulus, inverse) returns their residues, for any integers. finish(value,
+    alpha, beta, c, index, modulus, inverse) returns alpha * value + beta * c in [0, modulus), for
+    these and a value as `nearest` takes it. With beta 0, c is not read.
     """
     from numba import int64
 
@@ -69,14 +72,18 @@ def make_finish(out_dtype: str) -> Callable[..., Any]:
     number, element = make_residue_of("int64"), make_residue_of(out_dtype)
 
     @device
+    def begin(alpha, beta, modulus, inverse):
+        alpha = number(int64(alpha), modulus, inverse)
+        return alpha, number(int64(beta), modulus, inverse)
+
+    @device
     def finish(value, alpha, beta, c, index, modulus, inverse):
         value = nearest(value, modulus, inverse)
-        if alpha != 1:
-            value = value * number(int64(alpha), modulus, inverse)
-        if beta != 0:
-            added = element(view_as(stored, c.data)[index], modulus, inverse)
-            value += added * number(int64(beta), modulus, inverse)
-        value = nearest(value, modulus, inverse)
+        if alpha != 1 or beta != 0:
+            value = value * alpha
+            if beta != 0:
+                value += element(view_as(stored, c.data)[index], modulus, inverse) * beta
+            value = nearest(value, modulus, inverse)
         return value + modulus if value < 0 else value
 
-    return finish
+    return begin, finish

@@ -27,9 +27,8 @@ LONGEST_K = 2**17  # sums of k products of odd moduli's residues, 127**2 at most
 # Residues are computed in float32. Setting these bits above an integer below 2**23 makes it the
 # float32 2**23 + integer. Adding 1.5 * 2**23 to a float32 rounds it to an integer, whose low bits
 # are then its own.
-TOTAL_BITS, TOTAL = 0x4B000000, 2.0**23
+TOTAL_BITS, TOTAL = 0x4B000000, 2**23
 ROUNDING = 1.5 * 2.0**23
-BYTE_SUM = 8 * 255 * 127  # no sum of eight bytes times residues is larger
 
 
 def operand_bits(count: int, k: int) -> int:
@@ -54,18 +53,19 @@ def moduli_count(problem: Any) -> int:
 def byte_weights(modulus: int, bias: int, width: int) -> tuple[tuple[int, ...], int]:
     """Weights of the `width` bytes of u = x + bias, and an offset.
 
-    The weighted sum of the bytes plus the offset is congruent to x modulo `modulus`.
+    The weighted sum of the bytes plus the offset are the bits of a float32, an integer that is
+    congruent to x modulo `modulus`: it is 2**23 or little more.
 
     Returns:
-        Residues of 256**i, four signed bytes per int32, the lowest first; and the offset, which
-        also brings the sum into [0, 2**20), and sets TOTAL_BITS above it.
+        Residues of 256**i, four signed bytes per int32, the lowest first; and the offset.
     """
     weights = [_symmetric(256**i, modulus) for i in range(width)]
     packed = tuple(
         int.from_bytes(bytes(w & 255 for w in weights[i : i + 4]), "little", signed=True)
         for i in range(0, width, 4)
     )
-    return packed, TOTAL_BITS + -bias % modulus + -(-BYTE_SUM // modulus) * modulus
+    below = 255 * -sum(w for w in weights if w < 0)
+    return packed, TOTAL_BITS + below + (-bias - TOTAL - below) % modulus
 
 
 def _symmetric(value: int, modulus: int) -> int:
@@ -77,23 +77,28 @@ def _symmetric(value: int, modulus: int) -> int:
 def make_residue() -> Callable[..., Any]:
     """Make a device function: (total, modulus, inverse) -> a word with the residue as low byte.
 
-    The total is in [0, 2**20), with TOTAL_BITS above it. The residue is the one nearest to 0.
+    The total is what `byte_weights` makes. The residue is the one nearest to 0.
     """
-    from numba import float32
+    from numba import float32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import bits_float, device_function, float_bits
+    from dxgemm.handwritten.parts.elementary import fma
+    from dxgemm.handwritten.parts.intrinsics import (
+        bits_float,
+        device_function,
+        float_bits,
+        low_word,
+    )
 
-    total_float, rounding = float32(TOTAL), float32(ROUNDING)
+    rounding = float32(ROUNDING)
 
     def residue(total, modulus, inverse):
         """total - modulus * rint(total / modulus).
 
-        The quotient is below 2**13, so that its error in float32 is below 2**-10. That is less than
-        its distance from the midpoint of two integers, 1 / (2 * modulus) for an odd modulus.
+        The quotient is rounded once, to an integer. It has to be exact up to the distance of a
+        fraction from the midpoint of two integers, 1 / (2 * modulus) for an odd modulus. The error
+        of `inverse` times 2**23 is less. Bits above those of both integers do not reach a low byte.
         """
-        whole = bits_float(total) - total_float
-        quotient = (whole * inverse + rounding) - rounding
-        nearest = whole - float32(modulus) * quotient  # exact: all are integers below 2**21
-        return float_bits(nearest + rounding)
+        quotient = float_bits(fma(bits_float(total), inverse, rounding))
+        return low_word(int64(total) - int64(quotient) * int64(modulus))
 
     return device_function(residue)
