@@ -608,7 +608,7 @@ def test_residues_are_made_of_integers_and_integers_of_residues(
     if order == "column":
         problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
     if modulus:
-        problem = replace(problem, precision=f"modulo {modulus}")
+        problem = replace(problem, modulus=modulus)
     arrays = {"a": a, "b": b, "c": c, "out": out}
     count = multiplied_by_residues(problem, arrays, -3, 7)
     if modulus:
@@ -730,6 +730,7 @@ MODULAR_FAULTS = {
     "True": ({"modulus": True}, errors.SettingError, "modulus is True"),
     "a float": ({"modulus": 97.0}, errors.SettingError, "modulus is 97.0"),
     "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
+    "as a precision": ({"precision": "modulo 97"}, errors.PrecisionError, "is 'modulo 97'; pass"),
     "an epilogue": (
         {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
         errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, not a modulus",

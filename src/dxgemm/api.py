@@ -536,7 +536,7 @@ def _group(
         else:
             from dxgemm.call.grouped import GroupOfLists
     operands = a, b, c, alpha, beta, out, stream
-    arithmetic = None if modulus is None else with_modulus(modulus, None)
+    arithmetic = with_modulus(modulus, None)
     if offsets is not None:
         if arithmetic is not None:
             raise UnsupportedProblemError(

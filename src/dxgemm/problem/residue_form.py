@@ -53,6 +53,7 @@ class ResidueForm:
             out_dtype="float64",
             k=self.slice_k,
             precision=f"emulated{self.count}",
+            modulus=0,
             reads_c=False,
             triangle="",
         )
@@ -94,7 +95,7 @@ class RemainderForm:
             own,
             dtype="int8",
             out_dtype="int32",
-            precision=None,
+            modulus=0,
             k=step,
             a=Strides(own.m * step if own.a.batch else 0, step, 1),
             b=Strides(own.n * step if own.b.batch else 0, 1, step),
