@@ -94,7 +94,7 @@ def way(request, monkeypatch):
         byte_products,
         "quickest",
         lambda problem, forms, device: next(
-            form for form in (*forms, None) if isinstance(form, FORMS[request.param])
+            (form for form in forms if isinstance(form, FORMS[request.param])), None
         ),
     )
     clear_routes()
@@ -520,6 +520,42 @@ def test_plans_matmul_and_symmetric_results(home, rng, way):
     np.testing.assert_array_equal(home.fetch(found), exact(a[:1], b, "int32")[0])
     found = dxgemm.gemm_symmetric(sent[0])
     np.testing.assert_array_equal(home.fetch(found), exact(a, a.T, "int32"))
+
+
+TRIANGLES = {"both": np.ones_like, "lower": np.tril, "upper": np.triu}
+SYMMETRIC = [(way, dtype) for way in WAYS for dtype in ("bool", "int8", "int16", "uint32", "int64")]
+SYMMETRIC += [("by remainders", "int16")]
+
+
+@pytest.mark.parametrize("way, dtype", SYMMETRIC, indirect=["way"])
+def test_triangles_of_symmetric_results(home, rng, way, dtype):
+    """Each triangle, with and without c, a transpose that is added, or a modulus."""
+    m, k = (7, 5) if simulator_enabled() else (300, 70)
+    a, b = whole(rng, (m, k), dtype), whole(rng, (m, k), dtype)
+    out_dtype = "bool" if dtype == "bool" else NEW.get(dtype, "int32")
+    c = whole(rng, (m, m), out_dtype)
+    c = np.tril(c) + np.tril(c, -1).T
+    alpha, beta = (1, 1) if dtype == "bool" else (3, -5)
+    for index, (triangle, modulus, adds) in enumerate(
+        (triangle, modulus, adds)
+        for triangle in TRIANGLES
+        for modulus, adds in ((0, False), (0, True), (0 if dtype == "bool" else 97, False))
+    ):
+        reads_c = index % 4 != 0
+        if modulus:
+            matrix = exact_modulo(modulus, a, a.T, alpha, beta * reads_c, c).astype(out_dtype)
+        elif adds:
+            pair = np.concatenate([a, b], axis=1), np.concatenate([b, a], axis=1)
+            matrix = exact(pair[0], pair[1].T, out_dtype, alpha, beta * reads_c, c)
+        else:
+            matrix = exact(a, a.T, out_dtype, alpha, beta * reads_c, c)
+        out, b_given = whole(rng, (m, m), out_dtype), home.send(b) if adds else None
+        written = TRIANGLES[triangle](np.ones((m, m), bool)).astype(bool)
+        result = dxgemm.gemm_symmetric(
+            home.send(a), home.send(c) if reads_c else None, alpha, beta * reads_c, b=b_given,
+            triangle=triangle, out=home.send(out), modulus=modulus or None,
+        )  # fmt: skip
+        np.testing.assert_array_equal(home.fetch(result), np.where(written, matrix, out))
 
 
 def test_integers_of_torch(rng):

@@ -125,7 +125,7 @@ class Asked(NamedTuple):
             moduli_count(problem) if is_modular else 1,
             problem.read_bytes,
             problem.result_bytes,
-            slice_items * ITEM_SIZES[slice_dtype(problem.dtype)],
+            slice_items * ITEM_SIZES[slice_dtype(problem.dtype, problem.out_dtype)],
             0.5 * (a_is_misaligned + b_is_misaligned),
             problem.result_row_alignment < MAX_ALIGNMENT,
             a.row == 1 != a.col,

@@ -72,10 +72,12 @@ def lower_joined(form: JoinedForm, candidate: Candidate, device: DeviceFacts) ->
         candidate: `wgmma`, with the config of that kernel.
         device: the GPU.
     """
-    product, config = form.product_of("int8", form.products, form.digits), candidate.config
+    triangle = candidate.part_of(form.product).triangle
+    product = form.product_of("int8", form.products, form.digits, triangle)
+    config, stored = candidate.config, (triangle,) if triangle else ()
     sizes: dict[Name, int] = {DIGITS_OF[name].name: _size(form, name) for name in "ab"}
     multiplying = file_step(
-        digit_wgmma, product, (form.problem.dtype,), config,
+        digit_wgmma, product, (form.problem.dtype, *stored), config,
         blocks=digit_wgmma.KERNEL.grid(config, product, device.sm_count),
         values=(
             *DIGITS_OF.values(), C, OUT,

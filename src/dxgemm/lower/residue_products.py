@@ -15,7 +15,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_residues
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, along_of, size_of, splitting_step
-from dxgemm.lower.product import lower_product
+from dxgemm.lower.product import lower_product, lower_sums
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
@@ -31,9 +31,13 @@ INTEGER, REAL = FusedOperand("number", "int64"), FusedOperand("number", "float64
 
 def lower_modular(problem: Problem, candidate: Candidate, device: DeviceFacts) -> Program:
     """Program of a product modulo a number by a kernel that multiplies the integers themselves."""
-    taking = replace(problem, epilogue=Fusion((), (INTEGER, REAL)), triangle="")
+    part = candidate.part_of(problem)
+    taking = replace(part, epilogue=Fusion((), (INTEGER, REAL)))
     program = lower_product(candidate.implementation, taking, candidate.config, device)
-    return program.given({0: problem.modulus, 1: 1 / problem.modulus})
+    program = program.given({0: problem.modulus, 1: 1 / problem.modulus})
+    if candidate.uses_workspace:
+        return lower_sums(problem, part, program, problem.triangle)
+    return program
 
 
 def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts) -> Program:

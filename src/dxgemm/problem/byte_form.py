@@ -52,7 +52,7 @@ class DigitForm:
         """Products of bytes for each product of elements."""
         return sum(term.width for term in self.terms)
 
-    def product_of(self, dtype: str, count: int, apart: int) -> Problem:
+    def product_of(self, dtype: str, count: int, apart: int, triangle: str = "") -> Problem:
         """Problem of so many products of digits along k; rows are `apart` digits apart."""
         own, pitch = self.problem, apart * self.step
         return replace(
@@ -65,7 +65,8 @@ class DigitForm:
             a_alignment=MAX_ALIGNMENT,
             b_alignment=MAX_ALIGNMENT,
             padded="ab",
-            triangle="",
+            triangle=triangle,
+            adds_transpose=False,
             copies_any_size=False,
         )
 
@@ -96,7 +97,8 @@ class JoinedForm(DigitForm):
     @property
     def product(self) -> Problem:
         """Problem for which `wgmma` takes as long as the kernel of all products."""
-        return self.product_of("int8", self.products, self.products)
+        triangle = "" if self.problem.adds_transpose else self.problem.triangle
+        return self.product_of("int8", self.products, self.products, triangle)
 
     def __str__(self) -> str:
         return f"{self.products} products of bytes, in one kernel"

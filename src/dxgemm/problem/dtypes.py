@@ -125,8 +125,10 @@ def result_dtypes(dtype: str) -> tuple[str, ...]:
     return known or (dtype,)
 
 
-def slice_dtype(dtype: str) -> str:
-    """Dtype of the sums of split-K slices, in a workspace."""
+def slice_dtype(dtype: str, out_dtype: str) -> str:
+    """Dtype of sums in a workspace, such as those of split-K slices: of integers, a signed one."""
+    if dtype in PRODUCT_BITS:
+        return "int64" if out_dtype in ("int64", "uint64") else "int32"
     return dtype if dtype in COMPLEX_PARTS else scalar_dtype(dtype)
 
 

@@ -295,19 +295,19 @@ def sliced_problem(problem: Problem, slices: int) -> Problem:
     """Problem of the partial sums of so many split-K slices, in a workspace.
 
     Of a symmetric result, the lower triangle is summed. An inner function makes totals of slices.
+    Modulo a number, they are the result itself.
     """
     fusion = problem.epilogue
     inner = None
     if fusion is not None and fusion.inner is not None:
         inner = replace(fusion, stages=(), operands=(), reduction=None)
-    sums = replace(
-        problem,
-        slices=slices,
-        epilogue=inner,
-        reads_c=False,
-        out_dtype=slice_dtype(problem.dtype),
-        triangle="lower" if problem.triangle else "",
-    )
+    triangle = "lower" if problem.triangle else ""
+    sums = replace(problem, slices=slices, epilogue=inner, triangle=triangle)
+    if problem.modulus:
+        sums = replace(sums, in_place=False)
+    else:
+        out_dtype = slice_dtype(problem.dtype, problem.out_dtype)
+        sums = replace(sums, reads_c=False, out_dtype=out_dtype)
     return replace(sums, out=_aligned_strides(sums))
 
 
