@@ -506,6 +506,22 @@ def test_reductions_of_the_extremes_of_int64(home):
             np.testing.assert_array_equal(found, reduction.on_host(a @ b))
 
 
+def _smaller(total, value):
+    return value if value < total else total
+
+
+@pytest.mark.parametrize("identity", [2**62 + 1, np.int64(-(2**53) - 1), 2**53 + 1.0, 2**70])
+def test_identities_of_inner_functions_are_exact_integers(home, identity):
+    @dxgemm.inner(add=_smaller, identity=identity)
+    def least(x, y):
+        return x + y
+
+    start = min(int(identity), 2**63 - 1)
+    a, b = np.array([[start - 1], [start]]), np.array([[0, -1]])
+    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), inner=least))
+    np.testing.assert_array_equal(found, [[start - 1, start - 2], [start, start - 1]])
+
+
 @pytest.mark.parametrize("way", WAYS[:3], indirect=True)
 def test_plans_matmul_and_symmetric_results(home, rng, way):
     m, n, k = SIZE
