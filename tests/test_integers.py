@@ -13,7 +13,7 @@ from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call.bind import longest_product
+from dxgemm.call.bind import computation_of_reals, longest_product
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import byte_products, cublas_limits
 from dxgemm.choice.legality import Candidate
@@ -353,6 +353,36 @@ def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, orde
         np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
 
 
+STEPS = (Strides(0, 1000, 1), Strides(0, 1, 1001), Strides(0, 2003, 3), Strides(0, -7, -131))
+
+
+@pytest.mark.parametrize("card", ["H200", "A100"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8 int8", "int16", "int32", "int64"])
+def test_no_sizes_layouts_or_alignments_of_integers_are_refused(card, dtype):
+    device = find_card(card).facts
+    sizes = [(m, n, k) for m in (1, 3, 16, 17) for n, k in ((1, 1), (7, 19), (1000, 999))]
+    for index, (m, n, k) in enumerate(sizes + [(n, m, k) for m, n, k in sizes]):
+        for a, b in combinations(STEPS, repeat=2):
+            problem = replace(
+                contiguous_problem(dtype, m, n, k), a=a, b=b, a_alignment=1 << index % 5,
+                b_alignment=1 << index % 3,
+            )  # fmt: skip
+            computation = computation_of_reals(problem, None, device)
+            assert choose(computation.product, device).implementation.is_own
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8 int8"])
+def test_few_rows_of_bytes_of_any_layout(home, cupy, rng, dtype):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    for m, n, k in ((1, 7, 19), (3, 1000, 999), (16, 129, 4097), (9, 64, 64)):
+        for m_now, n_now in ((m, n), (n, m)):
+            a, b = whole(rng, (m_now, k), a_dtype), whole(rng, (k, n_now), b_dtype)
+            for left, right in combinations(LAYOUTS, repeat=2):
+                out = dxgemm.gemm(laid(home, a, left), laid(home, b, right))
+                np.testing.assert_array_equal(home.fetch(out), exact(a, b, "int32"))
+
+
 @pytest.mark.gpu
 @all_ways
 def test_few_rows_and_columns(cupy, rng, way, dtype, out_dtype):
@@ -578,7 +608,7 @@ def test_integers_of_torch(rng):
     m, n, k = SIZE
     torch = pytest.importorskip("torch")
     device = "cpu" if simulator_enabled() else "cuda"
-    for dtype in ("uint8", "int16", "int32", "int64", "bool"):
+    for dtype in (*INTEGER_BITS, "bool"):
         a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
         found = dxgemm.gemm(torch.tensor(a, device=device), torch.tensor(b, device=device))
         found = found.cpu().numpy()
@@ -588,7 +618,7 @@ def test_integers_of_torch(rng):
 def test_integers_of_jax(rng):
     m, n, k = SIZE
     jax, compiled = pytest.importorskip("jax"), pytest.importorskip("dxgemm.jax")
-    for dtype in ("uint8", "int16", "int32", "uint32", "bool"):
+    for dtype in (*(name for name, bits in INTEGER_BITS.items() if bits < 64), "bool"):
         a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
         found = np.asarray(dxgemm.gemm(jax.numpy.asarray(a), jax.numpy.asarray(b)))
         np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
