@@ -20,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 CHUNK = 16  # elements of a thread
@@ -41,15 +44,51 @@ class Config(ChunksConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Direction in which the threads of a warp have neighbours: along a row, or across the rows."""
-    return ("row" if abs(problem.a.col) <= abs(problem.a.row) else "column",)
+    """Where the threads of a warp have neighbours: along a "row", or across the rows, a "column".
+
+    "vector" is along a row whose elements are read by 16 bytes.
+    """
+    a, item_bytes = problem.a, np.dtype(problem.dtype).itemsize
+    starts = problem.a_alignment, a.row * item_bytes, a.batch * item_bytes
+    if a.col == 1 and not any(start % VECTOR_BYTES for start in starts):
+        return ("vector",)
+    return ("row" if abs(a.col) <= abs(a.row) else "column",)
 
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
     (order,) = variant(config, problem)
-    count: int = problem.batch * config.blocks(order, problem.m, -(-problem.b.col // CHUNK))
+    along = "row" if order == "vector" else order
+    count: int = problem.batch * config.blocks(along, problem.m, -(-problem.b.col // CHUNK))
     return count
+
+
+def make_take(dtype: str, is_vector: bool) -> Callable[..., Any]:
+    """A device function: (pointer, index, step, left) -> elements of a chunk, 0 beyond `left`."""
+    import numba
+
+    from dxgemm.handwritten.parts.intrinsics import load_vector
+
+    scalar = getattr(numba, dtype)
+    width = min(VECTOR_BYTES // np.dtype(dtype).itemsize, 4)
+
+    @device
+    def take_vectors(pointer, index):
+        taken = ()
+        for i in static_range(CHUNK // width):
+            taken = taken + load_vector(scalar, width, pointer, index + i * width)
+        return taken
+
+    @device
+    def take(pointer, index, step, left):
+        if is_vector and left >= CHUNK:
+            return take_vectors(pointer, index)
+        taken = ()
+        for i in static_range(CHUNK):
+            taken = taken + (pointer[index + i * step] if i < left else scalar(0),)
+        return taken
+
+    return take
 
 
 def make_pack() -> Callable[..., Any]:
@@ -122,7 +161,9 @@ def make_kernel(
     # Modulo 2**64, an unsigned integer of 64 bits is a signed one.
     has_sign = has_residues and (is_reduced or is_long or not dtype.startswith("u"))
     low_sign, high_sign = (0, SIGN_BIT) if is_long else (SIGN_BIT, 0)
-    find_chunk, pack = make_find_chunk(config, order), make_pack()
+    is_vector, pack = order == "vector", make_pack()
+    find_chunk = make_find_chunk(config, "row" if is_vector else order)
+    take = make_take(dtype, is_vector)
     residue_of = make_residue_of(dtype)
     residues = tuple(make_residues(modulus, is_long, has_sign) for modulus in MODULI[:count])
 
@@ -137,16 +178,14 @@ def make_kernel(
         if row < m and chunk < chunks:
             # --- The elements, as words whose bytes are digits ---
             index = matrix * a.batch + row * a.row + int64(chunk) * CHUNK * a.col
+            elements = take(a.data, index, a.col, int32(n - chunk * CHUNK))
             low, high = (), ()
             for i in static_range(CHUNK):
-                first, last = low_word(0), low_word(0)
-                if chunk * CHUNK + i < n:
-                    if is_reduced:
-                        first = low_word(residue_of(a.data[index + i * a.col], extra[1], extra[2]))
-                    else:
-                        first = low_word(a.data[index + i * a.col])
-                    if is_long:
-                        last = low_word(int64(a.data[index + i * a.col]) >> 32)
+                first, last = low_word(elements[i]), low_word(0)
+                if is_reduced:
+                    first = low_word(residue_of(elements[i], extra[1], extra[2]))
+                if is_long:
+                    last = low_word(int64(elements[i]) >> 32)
                 if is_balanced:
                     first = low_word(low_word(first + BIAS) ^ BIAS)
                 if has_sign:

@@ -136,6 +136,7 @@ def splitting_step(
     batch, k = (problem.batch if strides.batch else 1), min(slice_k, problem.k - first_k)
     arguments = KernelArguments(
         dtype, along, k, 0, batch, strides, Strides(0, apart, step), out=rows, out_dtype="int8",
+        a_alignment=1 if first_k else getattr(problem, f"{name}_alignment"),
         epilogue=Fusion((), (*buffers("int32"), *numbers)) if flag else None,
         extents={
             "a": (strides, (batch, along, k)),
