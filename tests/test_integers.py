@@ -13,7 +13,7 @@ from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call.bind import computation_of_reals, longest_product
+from dxgemm.call.bind import computation_of_reals
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import byte_products, cublas_limits
 from dxgemm.choice.legality import Candidate
@@ -25,12 +25,17 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.residue_products import lower_residues
-from dxgemm.problem import residue_form as _residue_form
-from dxgemm.problem.byte_form import ByteForm, JoinedForm
+from dxgemm.problem import integer_forms as _integer_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
+from dxgemm.problem.integer_forms import (
+    DigitForm,
+    JoinedForm,
+    RemainderForm,
+    ResidueForm,
+    residue_form,
+)
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm, residue_form
 from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
@@ -74,7 +79,7 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
 
 # Of the forms, bytes make results of 32 bits, residues those of 64. The simulator runs two.
 FORMS = {
-    "themselves": type(None), "by bytes": ByteForm, "in one kernel": JoinedForm,
+    "themselves": type(None), "by bytes": DigitForm, "in one kernel": JoinedForm,
     "by residues": ResidueForm, "by remainders": RemainderForm,
 }  # fmt: skip
 WAYS = list(FORMS)[: 2 if simulator_enabled() else 4]
@@ -94,7 +99,7 @@ def way(request, monkeypatch):
         byte_products,
         "quickest",
         lambda problem, forms, device: next(
-            (form for form in forms if isinstance(form, FORMS[request.param])), None
+            (form for form in forms if type(form) is FORMS[request.param]), None
         ),
     )
     clear_routes()
@@ -677,7 +682,7 @@ def test_residues_are_made_of_integers_and_integers_of_residues(
 ):
     if not simulator_enabled():
         pytest.skip("the simulator's kernels read NumPy's memory")
-    monkeypatch.setattr(_residue_form, "LONGEST_K", most_k)
+    monkeypatch.setattr(_integer_forms, "LONGEST_K", most_k)
     m, n, k = 3, 5, 24 if order == "row" else 19  # rows of 24 are read by vectors
     a_dtype, b_dtype = factor_dtypes(dtype)
     a, b = extremes(m, n, k, a_dtype, b_dtype) if modulus else (
@@ -743,7 +748,7 @@ def residues(values, modulus):
 def test_products_modulo_a_byte_are_one_product_of_bytes(home, rng, monkeypatch, way, dtype):
     """Reduced operands, whose sums are exact in int32 for a part of k at a time."""
     m, n, k = SIZE
-    monkeypatch.setattr(_residue_form, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
+    monkeypatch.setattr(_integer_forms, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
     a, b = extremes(m, n, k, *factor_dtypes(dtype))
     a[1:, ::2], b[:, 1:] = whole(rng, a[1:, ::2].shape, a.dtype), whole(rng, (k, n - 1), b.dtype)
     c = whole(rng, (m, n), "int64")
@@ -868,9 +873,9 @@ def test_groups_of_integers(home, rng, dtype):
 def test_one_kernel_computes_all_products_of_bytes():
     """Few rows of int16, of whose bytes one product alone has signs."""
     problem = contiguous_problem("int16", 8, 1000, 1024, layout="row_col")
-    form = ByteForm(problem)
-    kernel = choose(longest_product(form), find_card("H200").facts)
-    assert {kernel.implementation.supports(form.product(term)) for term in form.terms} == {None}
+    form = DigitForm(problem)
+    kernel = choose(form.product, find_card("H200").facts)
+    assert {kernel.implementation.supports(part) for part in form.passes} == {None}
 
 
 def test_explain_says_what_a_modulus_costs():

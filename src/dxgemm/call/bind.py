@@ -11,31 +11,36 @@ from typing import Any, NamedTuple
 from dxgemm.call.complex_call import form_of_call
 from dxgemm.call.resolve import Resolved, with_triangle
 from dxgemm.choice.batch_invariant import choose_asked, rank_asked
-from dxgemm.choice.byte_products import Form, form_of_integers, truth_as_bytes
+from dxgemm.choice.byte_products import form_of_integers, truth_as_bytes
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate, triangular
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
-from dxgemm.lower.byte_products import lower_bytes, lower_joined
+from dxgemm.lower.byte_products import lower_digits, lower_joined
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
 from dxgemm.lower.product import lower_candidate, lower_sums
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.lower.residue_products import lower_modular, lower_remainders, lower_residues
 from dxgemm.lower.triangular import lower_clean_copies
-from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.dtypes import PRODUCT_BITS
+from dxgemm.problem.integer_forms import (
+    DigitForm,
+    IntegerForm,
+    JoinedForm,
+    RemainderForm,
+    ResidueForm,
+)
 from dxgemm.problem.problem import Problem, exchanged, sliced_problem, stored_problem
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm
 from dxgemm.problem.triangular import CleanCopy
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 FORMS: dict[type, Callable[..., Program]] = {
-    ByteForm: lower_bytes, JoinedForm: lower_joined, RemainderForm: lower_remainders,
+    DigitForm: lower_digits, JoinedForm: lower_joined, RemainderForm: lower_remainders,
     ResidueForm: lower_residues,
 }  # fmt: skip
 
@@ -60,7 +65,7 @@ class Computation(NamedTuple):
     form: ComplexForm | None = None
     reduced: Problem | None = None
     integers: Problem | None = None
-    bytes: Form | None = None
+    bytes: IntegerForm | None = None
     kernel: Any = None
     copies: tuple[CleanCopy, ...] = ()
 
@@ -122,7 +127,7 @@ def computation_of_reals(
         reduced, problem = problem, stored_problem(problem)
     of_digits = replace(problem, k_ranges="")  # which have another k
     form, kernel = form_of_integers(of_digits, implementation, device)
-    product = truth_as_bytes(problem) if form is None else longest_product(form)
+    product = truth_as_bytes(problem) if form is None else form.product
     return Computation(
         product,
         results,
@@ -131,13 +136,6 @@ def computation_of_reals(
         bytes=form,
         kernel=kernel,
     )
-
-
-def longest_product(form: Form) -> Problem:
-    """Product of a form whose kernel computes all: of bytes without a sign, and the longest."""
-    if not isinstance(form, ByteForm):
-        return form.product
-    return form.product(max(form.terms, key=lambda term: (term.dtype != "int8", term.width)))
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:

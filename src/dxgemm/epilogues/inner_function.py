@@ -111,7 +111,7 @@ class Inner(Epilogue):
     def begins_whole(self) -> bool:
         """True if totals of no values are integers, or infinities, which stand for the largest."""
         parts = self.start if isinstance(self.start, tuple) else (self.start,)
-        return all(part is None or math.isinf(part) or part == int(part) for part in parts)
+        return all(part is None or math.isinf(part) or part % 1 == 0 for part in parts)
 
     @property
     def operations(self) -> int:
@@ -247,8 +247,9 @@ def _start_of(identity: Any, add: FunctionType) -> Total:
             f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
             f"leaves as it is, such as 1.0 for a product, or a tuple of 2 to {MOST_PARTS}."
         )
-    exact = tuple(part if part is None else _exact(part) for part in parts)
-    return exact if isinstance(identity, tuple) else exact[0]
+    if isinstance(identity, tuple):
+        return tuple(None if part is None else _exact(part) for part in parts)
+    return _exact(identity)
 
 
 def _exact(number: Any) -> float:

@@ -18,14 +18,13 @@ from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, along_of, size_of, sp
 from dxgemm.lower.product import lower_product, lower_sums
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.integer_forms import SUM_BYTES, RemainderForm, ResidueForm
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm
 from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
 
 RESIDUES, FLAG = Symbol("residues of the result"), Symbol("flag")
-SUM_BYTES = 4
 INTEGER, REAL = FusedOperand("number", "int64"), FusedOperand("number", "float64")
 
 
