@@ -156,7 +156,7 @@ def nearest(value, modulus):
 
 @pytest.mark.parametrize("count", MODULI_COUNTS)
 def test_sums_of_limbs_are_exact(count):
-    weights, product = reconstruct.weights_of(count)
+    weights, product = reconstruct.limbs_of_weights(count)
     limbs = range(len(product))
     whole = [
         sum(int(limb) << reconstruct.LIMB_BITS * i for i, limb in enumerate(parts))

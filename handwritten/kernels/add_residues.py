@@ -16,18 +16,15 @@ Source: Chinese remainders as in D. Knuth, "The Art of Computer Programming", 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
-from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.moduli import make_combine
 from dxgemm.handwritten.parts.residue_store import make_take
-from dxgemm.handwritten.parts.unroll import device, static_range
+from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
 WIDTH, LANES = 4, 32  # elements of a thread, threads along a row
-MASK = 2**32 - 1  # of the low word
-SHARE_BITS = 20  # after the point, of a share of P: the sum of 20, with their errors, fits int32
 
 
 def tile(config: ThreadsConfig) -> tuple[int, int]:
@@ -41,65 +38,6 @@ def block_count(config: ThreadsConfig, problem: Any) -> int:
     rows, cols = tile(config)
     count: int = problem.batch * -(-problem.m // rows) * -(-problem.n // cols)
     return count
-
-
-def word(value: int) -> int:
-    """The low 64 bits of an integer, as an int64."""
-    return (value + 2**63) % 2**64 - 2**63
-
-
-def weights_of(count: int) -> tuple[list[int], int]:
-    """W_i for each modulus, nearest to 0, and P."""
-    moduli, weights = MODULI[:count], []
-    product = prod(moduli)
-    for modulus in moduli:
-        others = product // modulus
-        weight = others * pow(others, -1, modulus)
-        weights.append(weight if 2 * weight < product else weight - product)
-    return weights, product
-
-
-def numbers_modulo(modulus: int, count: int) -> tuple[int | float, ...]:
-    """The numbers that follow the residues for a result modulo a number."""
-    weights, product = weights_of(count)
-    moved = -128 * sum(weights) % modulus
-    of_moduli = (weight % modulus for weight in weights)
-    return modulus, 1 / modulus, product % modulus, moved, *of_moduli
-
-
-def make_combine(count: int, is_modular: bool) -> Callable[..., Any]:
-    """A device function: (residues, extra) -> the integer that has `count` residues, as int64.
-
-    Modulo a number, an integer of up to 2**12 times that which is congruent to it.
-    """
-    from numba import int32, int64, uint32
-
-    from dxgemm.handwritten.parts.elementary import wide_product
-    from dxgemm.handwritten.parts.intrinsics import low_word
-
-    wholes, product = weights_of(count)
-    shares = tuple(round(2**SHARE_BITS * whole / product) for whole in wholes)
-    lower, upper = (tuple(whole >> bits & MASK for whole in wholes) for bits in (0, 32))
-    # Residues are made positive, for products of 64 bits of numbers without a sign.
-    moved, product_word = word(-128 * sum(wholes)), word(product)
-
-    @device
-    def combine(residues, extra):
-        total, high, share = int64(0), low_word(0), int32(1 << (SHARE_BITS - 1))
-        for i in static_range(count):
-            share = int32(share + residues[i] * shares[i])
-            positive = uint32(residues[i] + 128)
-            if is_modular:
-                total += int64(wide_product(positive, uint32(extra[5 + i])))
-            else:
-                total += int64(wide_product(positive, uint32(lower[i])))
-                high = low_word(high + int64(positive) * int64(upper[i]))
-        quotient = int64(share >> SHARE_BITS)
-        if is_modular:
-            return total + extra[4] - quotient * extra[3]
-        return total + (int64(high) << 32) + int64(moved) - quotient * int64(product_word)
-
-    return combine
 
 
 def make_kernel(
@@ -116,7 +54,6 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.modular import make_finish
-    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
     is_sum = kind == "sums"

@@ -78,12 +78,10 @@ def make_finish(out_dtype: str) -> tuple[Callable[..., Any], Callable[..., Any]]
 
     @device
     def finish(value, alpha, beta, c, index, modulus, inverse):
+        value = nearest(value, modulus, inverse) * alpha
+        if beta != 0:
+            value += element(view_as(stored, c.data)[index], modulus, inverse) * beta
         value = nearest(value, modulus, inverse)
-        if alpha != 1 or beta != 0:
-            value = value * alpha
-            if beta != 0:
-                value += element(view_as(stored, c.data)[index], modulus, inverse) * beta
-            value = nearest(value, modulus, inverse)
         return value + modulus if value < 0 else value
 
     return begin, finish

@@ -1,4 +1,4 @@
-"""Pairwise coprime moduli, and the reduction of numbers modulo them.
+"""Pairwise coprime moduli, the reduction of numbers modulo them, and of residues to numbers.
 
 All kernels of the residue number system use them: `residues`, `emulated_float64`, `reconstruct`.
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 from typing import Any
+
+from dxgemm.handwritten.parts.unroll import device, static_range
 
 # The largest modulus is first; residues from -128 to 127 are int8.
 MODULI = (
@@ -29,6 +31,8 @@ LONGEST_K = 2**17  # sums of k products of odd moduli's residues, 127**2 at most
 # are then its own.
 TOTAL_BITS, TOTAL = 0x4B000000, 2**23
 ROUNDING = 1.5 * 2.0**23
+MASK = 2**32 - 1  # of the low word
+SHARE_BITS = 20  # after the point, of a share of P: the sum of 20, with their errors, fits int32
 
 
 def operand_bits(count: int, k: int) -> int:
@@ -102,3 +106,62 @@ def make_residue() -> Callable[..., Any]:
         return low_word(int64(total) - int64(quotient) * int64(modulus))
 
     return device_function(residue)
+
+
+def _word(value: int) -> int:
+    """The low 64 bits of an integer, as an int64."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def weights_of(count: int) -> tuple[list[int], int]:
+    """W_i for each modulus, nearest to 0, and P."""
+    moduli, weights = MODULI[:count], []
+    product = prod(moduli)
+    for modulus in moduli:
+        others = product // modulus
+        weight = others * pow(others, -1, modulus)
+        weights.append(weight if 2 * weight < product else weight - product)
+    return weights, product
+
+
+def numbers_modulo(modulus: int, count: int) -> tuple[int | float, ...]:
+    """The numbers that follow the residues for a result modulo a number."""
+    weights, product = weights_of(count)
+    moved = -128 * sum(weights) % modulus
+    of_moduli = (weight % modulus for weight in weights)
+    return modulus, 1 / modulus, product % modulus, moved, *of_moduli
+
+
+def make_combine(count: int, is_modular: bool) -> Callable[..., Any]:
+    """A device function: (residues, extra) -> the integer that has `count` residues, as int64.
+
+    Modulo a number, an integer of up to 2**12 times that which is congruent to it.
+    """
+    from numba import int32, int64, uint32
+
+    from dxgemm.handwritten.parts.elementary import wide_product
+    from dxgemm.handwritten.parts.intrinsics import low_word
+
+    wholes, product = weights_of(count)
+    shares = tuple(round(2**SHARE_BITS * whole / product) for whole in wholes)
+    lower, upper = (tuple(whole >> bits & MASK for whole in wholes) for bits in (0, 32))
+    # Residues are made positive, for products of 64 bits of numbers without a sign.
+    moved, product_word = _word(-128 * sum(wholes)), _word(product)
+
+    @device
+    def combine(residues, extra):
+        total, high, share = int64(0), low_word(0), int32(1 << (SHARE_BITS - 1))
+        for i in static_range(count):
+            share = int32(share + residues[i] * shares[i])
+            positive = uint32(residues[i] + 128)
+            if is_modular:
+                total += int64(wide_product(positive, uint32(extra[5 + i])))
+            else:
+                total += int64(wide_product(positive, uint32(lower[i])))
+                high = low_word(high + int64(positive) * int64(upper[i]))
+        quotient = int64(share >> SHARE_BITS)
+        if is_modular:
+            return total + extra[4] - quotient * extra[3]
+        return total + (int64(high) << 32) + int64(moved) - quotient * int64(product_word)
+
+    return combine

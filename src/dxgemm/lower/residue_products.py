@@ -13,6 +13,7 @@ from dxgemm.choice.emulation_parts import NUMBER_BYTES, buffers
 from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_residues
+from dxgemm.handwritten.parts.moduli import numbers_modulo
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, along_of, size_of, splitting_step
 from dxgemm.lower.product import lower_product, lower_sums
@@ -111,7 +112,7 @@ def _adding(form: ResidueForm | RemainderForm, size: int, adds_to_result: bool) 
     if isinstance(form, RemainderForm):
         numbers = own.modulus, 1 / own.modulus
     elif own.modulus:
-        numbers = add_residues.numbers_modulo(own.modulus, form.count)
+        numbers = numbers_modulo(own.modulus, form.count)
         variant = own.out_dtype, str(form.count), "modular"
     else:
         variant = own.out_dtype, str(form.count)
