@@ -21,7 +21,7 @@ from typing import Any
 from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import moduli, residue_store, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
-from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
+from dxgemm.handwritten.parts.kernel import Kernel, tiles_of
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
@@ -69,7 +69,9 @@ def accuracy(problem: Any) -> str:
 
 def block_count(config: Config, problem: Any) -> int:
     """Tiles of the products by all moduli, which the persistent blocks share."""
-    return block_a_tile(config, problem) * moduli.moduli_count(problem)
+    tile = config.tile_m * config.pair[0], config.tile_n * config.pair[1]
+    tiles: int = problem.batch * tiles_of(problem, *tile) * config.cluster
+    return tiles * moduli.moduli_count(problem)
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -80,7 +82,8 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 def tensor_maps(config: Config, problem: Any, *variant: str) -> tuple[Any, ...]:
     """The maps of the residues of a and b, with the boxes that the producer asks for."""
     maps, pitch = [], residue_store.row_bytes(problem.k)
-    for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
+    a_rows, b_rows = config.tile_m // config.pair[1], config.tile_n // config.pair[0]
+    for name, along, tile in (("a", problem.m, a_rows), ("b", problem.n, b_rows)):
         matrices = problem.batch if getattr(problem, name).batch else 1
         matrices *= moduli.moduli_count(problem)
         maps.append(wgmma_layouts.packed_map(name, "int8", problem.k, along, matrices, pitch, tile))
@@ -117,6 +120,8 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=160, is_pingpong=True),
         Config(tile_m=128, tile_n=192, is_pingpong=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),
+        Config(tile_m=128, tile_n=256, is_paired=True),
+        Config(tile_m=128, tile_n=192, is_pingpong=True, is_paired=True),
     ),
     dtypes=("float64",),
     only_arch=90,
