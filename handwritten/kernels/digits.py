@@ -5,7 +5,8 @@ are int8: they are the bytes of the integer plus 0x80808080, less 128 each. Digi
 the bytes themselves. Residues by several moduli are int8 too: those of the sum of the bytes,
 each times a power of 256. With a modulus of the product itself, integers are reduced by it first,
 to 32 bits.
-A thread reads 16 neighbours along k, and writes 16 bytes of each matrix.
+A thread reads 16 neighbours along k, and writes 16 bytes of each matrix. Where warps read across
+the rows, threads exchange their elements in shared memory first.
 Layout: a (m, n), any strides, any batch, a row for each row of a factor or column of b, n along k.
 out (m, n) bytes for each digit or modulus, row-major and aligned, `b.row` bytes apart, the lowest
 digit first or last. Rows are filled up with 0 to `b.col` bytes. c and k are not used. In the last
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.chunks import ChunksConfig, make_find_chunk
+from dxgemm.handwritten.parts.chunks import WARP, ChunksConfig, make_find_chunk
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights, make_residue
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
@@ -89,6 +90,35 @@ def make_take(dtype: str, is_vector: bool) -> Callable[..., Any]:
         return taken
 
     return take
+
+
+def make_turn(config: Config) -> tuple[int, Callable[..., Any]]:
+    """Items of shared memory, and a device function through which threads exchange chunks in it.
+
+    (smem, thread, row, chunk, elements) -> elements, row, chunk: those of a thread that was across
+    the rows become those of one along a row, so that what is written are whole cache lines.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    rows, chunks = config.tile("column")
+    pitch = chunks * (CHUNK + 1) | 1  # no two rows, and few chunks, begin in the same bank
+
+    @device
+    def turn(smem, thread, row, chunk, elements):
+        first: int32 = thread % WARP * pitch + thread // WARP * (CHUNK + 1)
+        for i in static_range(CHUNK):
+            smem[first + i] = elements[i]
+        sync_block()
+        first = thread // chunks * pitch + thread % chunks * (CHUNK + 1)
+        turned = ()
+        for i in static_range(CHUNK):
+            turned = turned + (smem[first + i],)
+        row = int32(row - thread % WARP + thread // chunks)
+        return turned, row, int32(chunk - thread // WARP + thread % chunks)
+
+    return rows * pitch, turn
 
 
 def make_pack() -> Callable[..., Any]:
@@ -161,9 +191,10 @@ def make_kernel(
     # Modulo 2**64, an unsigned integer of 64 bits is a signed one.
     has_sign = has_residues and (is_reduced or is_long or not dtype.startswith("u"))
     low_sign, high_sign = (0, SIGN_BIT) if is_long else (SIGN_BIT, 0)
-    is_vector, pack = order == "vector", make_pack()
+    is_vector, is_across, pack = order == "vector", order == "column", make_pack()
     find_chunk = make_find_chunk(config, "row" if is_vector else order)
-    take = make_take(dtype, is_vector)
+    take, smem_items, turn = make_take(dtype, is_vector), *make_turn(config)
+    scalar = np.dtype(dtype).type
     residue_of = make_residue_of(dtype)
     residues = tuple(make_residues(modulus, is_long, has_sign) for modulus in MODULI[:count])
 
@@ -175,10 +206,13 @@ def make_kernel(
         matrix, row, chunk = find_chunk(block, thread, m, chunks)
         if has_residues and block == 0 and thread == 0:
             extra[0][0][0] = 0
+        index = matrix * a.batch + row * a.row + int64(chunk) * CHUNK * a.col
+        elements = take(a.data, index, a.col, int32(n - chunk * CHUNK) if row < m else int32(0))
+        if is_across:
+            smem = cuda.shared.array(smem_items, scalar)
+            elements, row, chunk = turn(smem, thread, row, chunk, elements)
         if row < m and chunk < chunks:
             # --- The elements, as words whose bytes are digits ---
-            index = matrix * a.batch + row * a.row + int64(chunk) * CHUNK * a.col
-            elements = take(a.data, index, a.col, int32(n - chunk * CHUNK))
             low, high = (), ()
             for i in static_range(CHUNK):
                 first, last = low_word(elements[i]), low_word(0)
