@@ -60,8 +60,7 @@ def make_kernel(
     lanes = cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
     take = make_take(moduli, WIDTH, "int32" if is_sum else "int8")
-    begin_finish, finish = make_finish(out_dtype)
-    begin, put = make_put_element("int64", out_dtype)
+    finish, (begin, put) = make_finish(out_dtype), make_put_element("int64", out_dtype)
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -75,7 +74,6 @@ def make_kernel(
             at = begin(matrix, alpha, beta, c, out, extra)
             if is_modular:
                 at = begin(matrix, int64(1), int64(0), c, out, extra)
-                by, plus = begin_finish(alpha, beta, extra[1], extra[2])
             loaded = take(extra[0][0], matrix, m, n, row, col)
             for j in static_range(WIDTH):
                 if col + j < n:
@@ -88,7 +86,7 @@ def make_kernel(
                         value = combine(of_element, extra)
                     if is_modular:
                         place = matrix * c.batch + row * c.row + (col + j) * c.col
-                        value = finish(value, by, plus, c, place, extra[1], extra[2])
+                        value = finish(value, alpha, beta, c, place, extra[1], extra[2])
                     put((value,), at, row, col + j)
 
     return add_residues_kernel

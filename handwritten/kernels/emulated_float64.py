@@ -33,6 +33,9 @@ class Config(WgmmaConfig):
         if self.tile_n % 32:
             yield "tile_n must be a multiple of 32"
 
+    def takes(self, dtype: str) -> bool:
+        return True
+
     @property
     def chunk_cols(self) -> int:
         """Columns of a warp's result that go through shared memory at a time."""

@@ -163,7 +163,7 @@ def make_kernel(
     is_modular = sums_kind == "modular"
     if is_modular:
         sums, a_held, b_held, epilogue = "int64", np.int32, np.int32, None
-    nearest, (begin_finish, finish) = make_nearest(), make_finish(out_dtype)
+    nearest, finish = make_nearest(), make_finish(out_dtype)
     scalar = np.dtype(sums).type
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     epilogue, (a_scale, b_scale) = make_element_scales(epilogue)
@@ -276,8 +276,6 @@ def make_kernel(
         at = begin(matrix, scalar(alpha), scalar(beta), c, out, extra)
         if is_modular or parts > 1:  # alpha and beta are applied before elements are put
             at = begin(matrix, scalar(1), scalar(0), c, out, extra)
-        if is_modular:
-            by, plus = begin_finish(alpha, beta, modulus[0], modulus[1])
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
             for j in static_range(0, thread_n, taken):
@@ -289,7 +287,7 @@ def make_kernel(
                         values = values + (close(total) if parts > 1 else total)
                     if is_modular:
                         place = matrix * c.batch + row * c.row + col * c.col
-                        values = (finish(values[0], by, plus, c, place, modulus[0], modulus[1]),)
+                        values = (finish(values[0], alpha, beta, c, place, modulus[0], modulus[1]),)
                     put(values, at, row, col)
 
     return widening_tile_kernel

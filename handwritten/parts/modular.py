@@ -57,31 +57,28 @@ def make_residue_of(dtype: str) -> Callable[..., Any]:
     return residue_of
 
 
-def make_finish(out_dtype: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions begin and finish.
+def make_finish(out_dtype: str) -> Callable[..., Any]:
+    """A device function: (value, alpha, beta, c, index, modulus, inverse) -> the result.
 
-    begin(alpha, beta, modulus, inverse) returns their residues, for any integers. finish(value,
-    alpha, beta, c, index, modulus, inverse) returns alpha * value + beta * c in [0, modulus), for
-    these and a value as `nearest` takes it. With beta 0, c is not read.
+    That is alpha * value + beta * c in [0, modulus), for a value as `nearest` takes it, and alpha
+    and beta in [0, modulus). With beta 0, c is not read.
     """
     from numba import int64
 
     from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     nearest, stored = make_nearest(), stored_type(out_dtype)
-    number, element = make_residue_of("int64"), make_residue_of(out_dtype)
-
-    @device
-    def begin(alpha, beta, modulus, inverse):
-        alpha = number(int64(alpha), modulus, inverse)
-        return alpha, number(int64(beta), modulus, inverse)
+    element = make_residue_of(out_dtype)
 
     @device
     def finish(value, alpha, beta, c, index, modulus, inverse):
-        value = nearest(value, modulus, inverse) * alpha
-        if beta != 0:
-            value += element(view_as(stored, c.data)[index], modulus, inverse) * beta
         value = nearest(value, modulus, inverse)
+        if alpha != 1 or beta > 0:
+            value = value * int64(alpha)
+            if beta != 0:
+                added = element(view_as(stored, c.data)[index], modulus, inverse)
+                value += added * int64(beta)
+            value = nearest(value, modulus, inverse)
         return value + modulus if value < 0 else value
 
-    return begin, finish
+    return finish

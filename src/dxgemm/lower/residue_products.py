@@ -23,10 +23,16 @@ from dxgemm.problem.integer_forms import SUM_BYTES, RemainderForm, ResidueForm
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
+from dxgemm.runtime.program import OUT, C, Name, Program, Step, Symbol, Value
 
 RESIDUES, FLAG = Symbol("residues of the result"), Symbol("flag")
 INTEGER, REAL = FusedOperand("number", "int64"), FusedOperand("number", "float64")
+
+
+def _factors(problem: Problem) -> dict[Name, Value]:
+    """Alpha and beta of a call: modulo a number, their residues."""
+    part = f"% {problem.modulus}" if problem.modulus else ""
+    return {name: Symbol(name, part=part) for name in ("alpha", "beta")}
 
 
 def lower_modular(problem: Problem, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -34,7 +40,8 @@ def lower_modular(problem: Problem, candidate: Candidate, device: DeviceFacts) -
     part = candidate.part_of(problem)
     taking = replace(part, epilogue=Fusion((), (INTEGER, REAL)))
     program = lower_product(candidate.implementation, taking, candidate.config, device)
-    program = program.given({0: problem.modulus, 1: 1 / problem.modulus})
+    numbers: dict[Name, Value] = {0: problem.modulus, 1: 1 / problem.modulus}
+    program = program.given(numbers | _factors(problem))
     if candidate.uses_workspace:
         return lower_sums(problem, part, program, problem.triangle)
     return program
@@ -122,9 +129,10 @@ def _adding(form: ResidueForm | RemainderForm, size: int, adds_to_result: bool) 
         "int64", own.m, own.n, 0, own.batch, c=c, out=own.out, epilogue=Fusion((), taken),
         out_dtype=own.out_dtype, reads_c=reads_c, extents={"a": NOTHING, "b": NOTHING},
     )  # fmt: skip
-    addend: tuple[Symbol, Value] = (OUT, 1) if adds_to_result else (C, BETA)
+    factors = _factors(own)
+    addend: tuple[Value, Value] = (OUT, 1) if adds_to_result else (C, factors["beta"])
     return file_step(
         add_residues, arguments, variant,
-        values=(RESIDUES, RESIDUES, addend[0], OUT, ALPHA, addend[1]),
+        values=(RESIDUES, RESIDUES, addend[0], OUT, factors["alpha"], addend[1]),
         operands=(RESIDUES, size, *numbers),
     )  # fmt: skip
