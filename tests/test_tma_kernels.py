@@ -41,11 +41,12 @@ from dxgemm.epilogues.block_mask import block_mask
 from dxgemm.epilogues.block_scales import block_scales
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
-from dxgemm.handwritten.kernels import digit_wgmma
+from dxgemm.handwritten.kernels import digit_wgmma, emulated_float64
 from dxgemm.handwritten.kernels.wgmma import Config
 from dxgemm.handwritten.parts.digit_terms import digits_of, terms_of
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
+from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.tensor_map import operand_of
 from dxgemm.lower.group_wgmma import FILES, lower_groups_of_k, wgmma_step
@@ -324,10 +325,20 @@ def test_groups_share_out_k():
     check(operands["out"], expected)
 
 
-def test_products_of_residues():
+RESIDUE_CONFIGS = [
+    emulated_float64.Config(128, 32, is_pingpong=True),
+    emulated_float64.Config(64, 32, is_paired=True),
+    emulated_float64.Config(128, 64, is_pingpong=True, is_paired=True),
+]
+
+
+@pytest.mark.parametrize("config", [None, *RESIDUE_CONFIGS], ids=str)
+def test_products_of_residues(config):
     count, m, n, k = 2, 9, 24, 16
+    if config is not None:
+        m, n, k = config.tile_m + 3, config.tile_n + 8, 144
     problem = problem_of_shape("float64", (1, m, n), k, precision="emulated2", b_order="col")
-    spec = spec_of("emulated_float64", problem)
+    spec = spec_of("emulated_float64", problem, config)
     operands = {
         "a": SparseOperand("int8", (count, m, row_bytes(k))),
         "b": SparseOperand("int8", (count, n, row_bytes(k))),
@@ -340,7 +351,8 @@ def test_products_of_residues():
         inside = np.minimum(col, n - 1)[:, None]
         left = a.at(matrix[:, None], row[:, None], depth)
         products = (left * b.at(matrix[:, None], inside, depth)).sum(1)
-        return np.where(col < n, products, 0)
+        half = np.array(MODULI)[matrix] // 2
+        return np.where(col < n, (products + half) % np.array(MODULI)[matrix] - half, 0)
 
     check(operands["out"], expected)
 
