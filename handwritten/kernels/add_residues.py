@@ -18,22 +18,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.moduli import make_combine
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
 WIDTH, LANES = 4, 32  # elements of a thread, threads along a row
 
 
-def tile(config: ThreadsConfig) -> tuple[int, int]:
+class Config(ThreadsConfig):
+    """Threads of a block."""
+
+    def min_blocks(self, dtype: str) -> int:
+        """Minimum resident blocks per SM, so that enough reads are under way."""
+        return 4
+
+
+def tile(config: Config) -> tuple[int, int]:
     """Rows and columns of a block."""
     lanes = min(LANES, config.threads)
     return config.threads // lanes, lanes * WIDTH
 
 
-def block_count(config: ThreadsConfig, problem: Any) -> int:
+def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch, matrix after matrix."""
     rows, cols = tile(config)
     count: int = problem.batch * -(-problem.m // rows) * -(-problem.n // cols)
@@ -41,7 +52,7 @@ def block_count(config: ThreadsConfig, problem: Any) -> int:
 
 
 def make_kernel(
-    config: ThreadsConfig, dtype: str, out_dtype: str, count: str, kind: str = "",
+    config: Config, dtype: str, out_dtype: str, count: str, kind: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one dtype of c and out and so many moduli, as a Python function to compile.
@@ -52,15 +63,17 @@ def make_kernel(
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.intrinsics import global_address, scaled, store_vector
     from dxgemm.handwritten.parts.modular import make_finish
+    from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
-    is_sum = kind == "sums"
-    lanes = cols // WIDTH
+    is_sum, lanes, item_bytes = kind == "sums", cols // WIDTH, np.dtype(out_dtype).itemsize
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
     take = make_take(moduli, WIDTH, "int32" if is_sum else "int8")
-    finish, (begin, put) = make_finish(out_dtype), make_put_element("int64", out_dtype)
+    finish, plus_c = make_finish(out_dtype), make_plus_c("int64", out_dtype)
+    stored, per_vector = stored_type(out_dtype), VECTOR_BYTES // item_bytes
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -70,31 +83,40 @@ def make_kernel(
         row = int64(first_row + thread // lanes)
         col = int64(first_col + thread % lanes * WIDTH)
         if row < m and col < n:
-            # With a modulus, alpha and beta are applied before the element is put.
-            at = begin(matrix, alpha, beta, c, out, extra)
-            if is_modular:
-                at = begin(matrix, int64(1), int64(0), c, out, extra)
+            # --- The elements, from their residues ---
             loaded = take(extra[0][0], matrix, m, n, row, col)
+            place, values = matrix * c.batch + row * c.row + col * c.col, ()
             for j in static_range(WIDTH):
+                of_element = ()
+                for i in static_range(moduli):
+                    of_element = of_element + (int32(loaded[i][j]),)
+                value = int64(of_element[0]) if is_sum else combine(of_element, extra)
                 if col + j < n:
-                    of_element = ()
-                    for i in static_range(moduli):
-                        of_element = of_element + (int32(loaded[i][j]),)
-                    if is_sum:
-                        value = int64(of_element[0])
-                    else:
-                        value = combine(of_element, extra)
+                    at = place + j * c.col
                     if is_modular:
-                        place = matrix * c.batch + row * c.row + (col + j) * c.col
-                        value = finish(value, alpha, beta, c, place, extra[1], extra[2])
-                    put((value,), at, row, col + j)
+                        value = finish(value, alpha, beta, c, at, extra[1], extra[2])
+                    else:
+                        (value,) = plus_c((scaled(alpha, value),), beta, c, at, 0)
+                values = values + (stored(value),)
+
+            # --- Store, as vectors where they are aligned ---
+            target = view_as(stored, out.data)
+            place = matrix * out.batch + row * out.row + col * out.col
+            address = global_address(out.data) + place * item_bytes
+            if col + WIDTH <= n and out.col == 1 and address % VECTOR_BYTES == 0:
+                for j in static_range(0, WIDTH, per_vector):
+                    store_vector(target, place + j, values[j : j + per_vector])
+            else:
+                for j in static_range(WIDTH):
+                    if col + j < n:
+                        target[place + j * out.col] = values[j]
 
     return add_residues_kernel
 
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(ThreadsConfig(threads=256),),
-    simulator_configs=(ThreadsConfig(threads=2),),
+    configs=(Config(threads=256),),
+    simulator_configs=(Config(threads=2),),
     block_count=block_count,
 )
