@@ -18,12 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
 from dxgemm.handwritten.parts.moduli import make_combine
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -64,16 +61,15 @@ def make_kernel(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.intrinsics import global_address, scaled, store_vector
+    from dxgemm.handwritten.parts.elements import make_put_neighbours
     from dxgemm.handwritten.parts.modular import make_finish
-    from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
-    is_sum, lanes, item_bytes = kind == "sums", cols // WIDTH, np.dtype(out_dtype).itemsize
+    is_sum, lanes = kind == "sums", cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
     take = make_take(moduli, WIDTH, "int32" if is_sum else "int8")
     finish, plus_c = make_finish(out_dtype), make_plus_c("int64", out_dtype)
-    stored, per_vector = stored_type(out_dtype), VECTOR_BYTES // item_bytes
+    put = make_put_neighbours(WIDTH, out_dtype)
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -83,7 +79,6 @@ def make_kernel(
         row = int64(first_row + thread // lanes)
         col = int64(first_col + thread % lanes * WIDTH)
         if row < m and col < n:
-            # --- The elements, from their residues ---
             loaded = take(extra[0][0], matrix, m, n, row, col)
             place, values = matrix * c.batch + row * c.row + col * c.col, ()
             for j in static_range(WIDTH):
@@ -96,20 +91,10 @@ def make_kernel(
                     if is_modular:
                         value = finish(value, alpha, beta, c, at, extra[1], extra[2])
                     else:
-                        (value,) = plus_c((scaled(alpha, value),), beta, c, at, 0)
-                values = values + (stored(value),)
-
-            # --- Store, as vectors where they are aligned ---
-            target = view_as(stored, out.data)
+                        (value,) = plus_c((int64(alpha * value),), beta, c, at, 0)
+                values = values + (value,)
             place = matrix * out.batch + row * out.row + col * out.col
-            address = global_address(out.data) + place * item_bytes
-            if col + WIDTH <= n and out.col == 1 and address % VECTOR_BYTES == 0:
-                for j in static_range(0, WIDTH, per_vector):
-                    store_vector(target, place + j, values[j : j + per_vector])
-            else:
-                for j in static_range(WIDTH):
-                    if col + j < n:
-                        target[place + j * out.col] = values[j]
+            put(values, out, place, n - col)
 
     return add_residues_kernel
 
