@@ -21,7 +21,7 @@ from typing import Any
 from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.parts import moduli, residue_store, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
-from dxgemm.handwritten.parts.kernel import Kernel, tiles_of
+from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
 from dxgemm.handwritten.parts.wgmma_ring import make_load
@@ -30,16 +30,13 @@ from dxgemm.handwritten.parts.wgmma_ring import make_load
 class Config(WgmmaConfig):
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.tile_n % 32:
-            yield "tile_n must be a multiple of 32"
-
-    def takes(self, dtype: str) -> bool:
-        return True
+        if self.tile_n not in (64, 128, 256):
+            yield "tile_n must be 64, 128 or 256"
 
     @property
     def chunk_cols(self) -> int:
         """Columns of a warp's result that go through shared memory at a time."""
-        return next(cols for cols in (128, 64, 32) if self.tile_n % cols == 0)
+        return min(self.tile_n, 128)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -72,9 +69,7 @@ def accuracy(problem: Any) -> str:
 
 def block_count(config: Config, problem: Any) -> int:
     """Tiles of the products by all moduli, which the persistent blocks share."""
-    tile = config.tile_m * config.pair[0], config.tile_n * config.pair[1]
-    tiles: int = problem.batch * tiles_of(problem, *tile) * config.cluster
-    return tiles * moduli.moduli_count(problem)
+    return block_a_tile(config, problem) * moduli.moduli_count(problem)
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -85,8 +80,7 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 def tensor_maps(config: Config, problem: Any, *variant: str) -> tuple[Any, ...]:
     """The maps of the residues of a and b, with the boxes that the producer asks for."""
     maps, pitch = [], residue_store.row_bytes(problem.k)
-    a_rows, b_rows = config.tile_m // config.pair[1], config.tile_n // config.pair[0]
-    for name, along, tile in (("a", problem.m, a_rows), ("b", problem.n, b_rows)):
+    for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
         matrices = problem.batch if getattr(problem, name).batch else 1
         matrices *= moduli.moduli_count(problem)
         maps.append(wgmma_layouts.packed_map(name, "int8", problem.k, along, matrices, pitch, tile))

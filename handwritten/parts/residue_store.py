@@ -103,8 +103,7 @@ def make_store(config: Any, chunk_cols: int) -> Store:
     vectors = chunk_cols // VECTOR_BYTES  # of a row, each stored by a lane
     rows_per_step = WARP // vectors
     steps = WARP_ROWS // rows_per_step
-    pieces, piece_step = config.warp_m // WARP_ROWS, config.piece_step
-    chunks, items = config.warp_n // chunk_cols, chunk_cols // 2
+    pieces, chunks, items = config.warp_m // WARP_ROWS, config.warp_n // chunk_cols, chunk_cols // 2
     corner, constants_of, residue = make_warp_corner(config), make_constants(), make_residue()
 
     @cuda.jit(device=True, forceinline=True)
@@ -147,7 +146,7 @@ def make_store(config: Any, chunk_cols: int) -> Store:
         )
         left: int32 = tile.col + col
         for piece in static_range(pieces):
-            top: int32 = tile.row + row + piece_step * piece
+            top: int32 = tile.row + row + WARP_ROWS * piece
             rows: int32 = tile.end_row - top
             target = global_address(result.out.data) + left
             target += (int64(tile.matrix) * tile.end_row + top) * pitch

@@ -19,7 +19,7 @@ from dxgemm.problem.problem import Problem
 OF_A_KERNEL = JoinedForm, ResidueForm  # which has its own products, or stands for one that does
 
 # Residues that are made and multiplied where each is multiplied a few times only, on an H200.
-RESIDUES_PER_US = 1.6e6
+RESIDUES_PER_US = 1.2e6
 STEP_US = 4.0  # time to queue a kernel that splits an operand
 
 
