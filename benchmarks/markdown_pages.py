@@ -53,6 +53,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "drop-in.md": suite_text(gpus, "patch"),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
         DOCS / "fp8.md": suite_text(gpus, "fp8"),
+        DOCS / "integers.md": suite_text(gpus, "integers"),
         DOCS / "device.md": suite_text(gpus, "device"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),

@@ -49,6 +49,7 @@ RATIOS = {
     "vs_cublas": min, "vs_rival": min, "vs_gemm": min, "vs_full": min, "vs_plain": min,
     "regret": max,
 }  # fmt: skip
+INTEGER_SIZES, COMPARED_SIZE = (256, 1024, 4096, 8192), 4096
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 # Fields by which rows of all kinds are shown, in the order of columns; other fields follow.
@@ -500,6 +501,31 @@ def fp8(results: Results) -> list[Part]:
     return pivot("By scales:", extras(results), labels, columns)
 
 
+def integers(results: Results) -> list[Part]:
+    """TOP/s of squares by operands and modulus, and at one size the rivals and the products."""
+    squares = [row for row in extras(results) if is_square(row) and row["batch"] == 1]
+    squares = [row for row in squares if row["n"] in INTEGER_SIZES]
+    form_of = {_integers_of(row): row["form"] for row in squares if row["n"] == COMPARED_SIZE}
+    at = where(n=COMPARED_SIZE)
+    return pivot(
+        f"TOP/s of n x n matrices; products and rivals for n = {COMPARED_SIZE}:",
+        squares,
+        [
+            ("operands", _integers_of),
+            ("computed as", lambda row: form_of.get(_integers_of(row)) or "1 product"),
+        ],
+        [
+            *((f"n = {n}", cell("tops", where(n=n))) for n in INTEGER_SIZES),
+            ("x CuPy", times("vs_cupy", at)),
+            ("x JAX", times("vs_jax", at)),
+        ],
+    )
+
+
+def _integers_of(row: Extra) -> str:
+    return row["dtype"] + (f" modulo {row['modulus']}" if row.get("modulus") else "")
+
+
 def device(results: Results) -> list[Part]:
     """Products of tiles against `gemm`, and chains of two products against two calls."""
     chains = [row for row in extras(results) if "k1" in row]
@@ -559,6 +585,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "complex": [summary],
     "distributed": [distributed],
     "fp8": [fp8],
+    "integers": [integers, summary],
     "device": [device],
     "precision": [precision_rates, precision_refusals],
     "accuracy": [accuracy_summary],

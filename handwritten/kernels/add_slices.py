@@ -126,7 +126,7 @@ def make_kernel(
         sums = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:
-            put(sums, begin(matrix, alpha, beta, c, out, extra), row, col)
+            put(sums, begin(matrix, scalar(alpha), scalar(beta), c, out, extra), row, col)
 
     return add_slices_kernel
 

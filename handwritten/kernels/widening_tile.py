@@ -287,8 +287,7 @@ def make_kernel(
                         values = values + (close(total) if parts > 1 else total)
                     if is_modular:
                         place = matrix * c.batch + row * c.row + col * c.col
-                        values = finish(values[0], alpha, beta, c, place, modulus[0], modulus[1])
-                        values = (values,)
+                        values = (finish(values[0], alpha, beta, c, place, modulus[0], modulus[1]),)
                     put(values, at, row, col)
 
     return widening_tile_kernel

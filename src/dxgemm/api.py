@@ -224,8 +224,8 @@ def gemm_symmetric(
     Raises:
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
-        UnsupportedProblemError: the epilogue makes no square matrix of the result, or one triangle
-            of integers, or b with integers, or a batch or b of complex matrices, is wanted.
+        UnsupportedProblemError: the epilogue makes no square matrix of the result, or b with a
+            modulus, or a batch or b of complex matrices, is wanted.
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of

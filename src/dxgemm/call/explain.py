@@ -141,9 +141,9 @@ def explain_shape(
         UnsupportedProblemError: under the same conditions as in `gemm`.
     """
     dtype, out_dtype = dtype_name(dtype), dtype_name(out_dtype)
-    named = precision if modulus is None else with_modulus(modulus, precision)
+    arithmetic = with_modulus(modulus, precision)
     problem = contiguous_problem(
-        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=named
+        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=arithmetic
     )
     asked = with_batch_invariance(implementation, batch_invariant)
     if isinstance(asked, BatchInvariant):
@@ -202,6 +202,7 @@ def _explain(
         dtype=own.dtype,
         out_dtype=own.out_dtype,
         precision=own.precision,
+        modulus=own.modulus,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
         computed_as="; ".join(

@@ -14,7 +14,6 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, changed, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
-ADDED = ("float32", "float64")  # dtypes of the sums of slices
 
 
 # Totals of several numbers per thread: so many bytes, which leave registers to the functions, or so
@@ -260,7 +259,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     if not problem.triangle:
         return ("whole",)
     if problem.adds_transpose:
-        return ("folded",) if is_sliceable(problem) else ()
+        return ("folded",) if is_foldable(problem) and not problem.modulus else ()
     commutes = implementation.kernel.commutes
     epilogue = problem.epilogue
     is_bare = not problem.reads_c and (epilogue is None or epilogue.is_stored_plainly)
@@ -274,15 +273,18 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
-    if not paths and problem.inner is None and is_sliceable(problem):
+    if not paths and problem.inner is None and is_foldable(problem):
         paths += ("folded",)
     return paths
 
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    if problem.scalar_dtype not in ADDED or problem.clears:
-        return False
+    return not (problem.is_integer or problem.clears) and is_foldable(problem)
+
+
+def is_foldable(problem: Problem) -> bool:
+    """True if another kernel can make the result of sums in a workspace."""
     return problem.epilogue is None or not (
         problem.reduction is not None
         or problem.takes_pairs

@@ -85,6 +85,7 @@ class ProblemFacts(NamedTuple):
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         operand_bytes, larger = problem.operand_bytes, int(problem.m <= problem.n)
         shares_larger = not (problem.b if larger else problem.a).batch
+        sum_bytes = ITEM_SIZES[slice_dtype(problem.dtype, problem.out_dtype)]
         return cls(
             float(m),
             float(n),
@@ -93,7 +94,7 @@ class ProblemFacts(NamedTuple):
             moduli_count(problem) if is_modular else 1,
             float(problem.read_bytes),
             float(problem.result_bytes),
-            float(problem.batch * problem.m * problem.n * ITEM_SIZES[slice_dtype(problem.dtype)]),
+            float(problem.batch * problem.m * problem.n * sum_bytes),
             copies,
             copied_bytes,
             float(operand_bytes[larger]),
