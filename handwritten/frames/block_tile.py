@@ -5,6 +5,8 @@ is there twice: with copies of 16 bytes, for operands in the layouts that the ti
 without, for any others; the strides and addresses decide at run time.
 A tile of results may be kept in shared memory as the a of a second product: its tiles of a stage
 follow one another behind the ring, which then has stages of b alone.
+Tiles by wgmma have TMA copy operands that are arguments of the kernel, if the launch gave these
+tensor maps: their types say so, and the copies for others are not compiled.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
 from dxgemm.handwritten.parts.array_operand import (
+    is_mapped,
     make_operand,
     make_registers,
     put_registers,
     take_registers,
+    tensor_map_of,
 )
 from dxgemm.handwritten.parts.block_parts import (
     TileParts,
@@ -27,6 +31,7 @@ from dxgemm.handwritten.parts.block_parts import (
     make_mma_parts,
     make_thread_parts,
 )
+from dxgemm.handwritten.parts.elementary import FUNCTIONS  # noqa: F401  # for users' kernels
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.tile_order import make_tile_map
@@ -40,22 +45,32 @@ class BlockTile(NamedTuple):
     """Device functions of all threads of a block; r and c are a place in the tile.
 
     Attributes:
-        origin: (m, n) -> row and column of the block's tile in a result of m x n.
+        origin_of: (index, m, n) -> row and column of a tile in a result of m x n.
+        origin: (m, n) -> those of the block's tile.
         accumulator: () -> a thread's array of sums.
-        product: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:].
-        product_of_kept: (acc, b, col): those of the kept tiles with b[:, col:].
+        apply: (acc, function): acc[i] = function(acc[i]).
+        fetch: (a, b, row, col): begin what copies can begin ahead.
+        multiply: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:] that are fetched.
+        product: both.
+        fetch_for_kept, multiply_kept, product_of_kept: the same of the kept tiles with b[:, col:].
         position: (i) -> r and c of element i of a thread's sums.
         keep: (acc, col, cols): keep the sums as columns col and on of a matrix of so many columns.
         store: (acc, out, row, col).
     """
 
+    origin_of: Callable[..., Any]
     origin: Callable[..., Any]
     accumulator: Callable[..., Any]
+    apply: Callable[..., None]
+    fetch: Callable[..., None]
+    multiply: Callable[..., None]
     product: Callable[..., None]
-    product_of_kept: Callable[..., None] | None
     position: Callable[..., Any]
-    keep: Callable[..., None] | None
     store: Callable[..., None]
+    keep: Callable[..., None] | None = None
+    fetch_for_kept: Callable[..., None] | None = None
+    multiply_kept: Callable[..., None] | None = None
+    product_of_kept: Callable[..., None] | None = None
 
 
 def extents(config: Any, layouts: tuple[str, str]) -> tuple[int, int]:
@@ -95,9 +110,14 @@ def make_block_tile(
     parts = make_parts(config, dtype, out_dtype, layouts, ring_bytes(config, dtype))
     smem_of, thread_of = _make_block()
     position = _make_position(parts, thread_of)
-    product = _make_product(parts, dtype, layouts, smem_of, thread_of)
+    products = _make_products(parts, dtype, layouts, smem_of, thread_of)
     store_tile, out_operand = parts.store, make_operand("out", out_dtype)
     count, sums = len(parts.fragment.rows), "float64" if dtype == "float64" else "float32"
+
+    @device
+    def apply(acc, function):
+        for i in static_range(count):
+            acc[i] = function(acc[i])
 
     @device
     def store(acc, out, row, col):
@@ -106,13 +126,15 @@ def make_block_tile(
             out.shape[0], out.shape[1],
         )  # fmt: skip
 
-    keep, product_of_kept = None, None
+    kept_functions: tuple[Callable[..., None], ...] = ()
     if kept:
-        block = smem_of, thread_of, position
-        keep, product_of_kept = _make_kept(config, dtype, parts, layouts, kept, block)
-    locate = _make_locate(*extents(config, layouts))
+        keep = _make_keep(config, dtype, parts, layouts, kept, smem_of, position)
+        kept_functions = keep, *_make_kept_products(
+            extents(config, layouts)[0], dtype, parts, layouts, smem_of, thread_of
+        )  # fmt: skip
+    origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
-    return BlockTile(locate, accumulator, product, product_of_kept, position, keep, store)
+    return BlockTile(*origins, accumulator, apply, *products, position, store, *kept_functions)
 
 
 def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -134,7 +156,8 @@ def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return smem_of, thread_of
 
 
-def _make_locate(tile_m: int, tile_n: int) -> Callable[..., Any]:
+def _make_origins(tile_m: int, tile_n: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions origin_of and origin."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import cuda
@@ -142,13 +165,17 @@ def _make_locate(tile_m: int, tile_n: int) -> Callable[..., Any]:
     locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "")
 
     @device
-    def origin(m, n):
+    def origin_of(index, m, n):
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+        _, row, col = locate(int32(index), tiles_m, tiles_n)
         return row, col
 
-    return origin
+    @device
+    def origin(m, n):
+        return origin_of(cuda.blockIdx.x, m, n)
+
+    return origin_of, origin
 
 
 def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,10 +216,10 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
     return allows
 
 
-def _make_product(
+def _make_products(
     parts: TileParts, dtype: str, layouts: tuple[str, str], smem_of: Any, thread_of: Any
-) -> Callable[..., None]:
-    """The device function product."""
+) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch, multiply and product."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
@@ -200,9 +227,28 @@ def _make_product(
     a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
     fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
     a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
+    fetch_boxes, multiply_boxes = parts.boxes or (None, None)
+    takes_boxes, (a_order, b_order) = parts.boxes is not None, layouts
 
     @device
-    def product(acc, a, b, row, col):
+    def are_mapped(a, b):
+        found = False
+        if takes_boxes:
+            found = is_mapped(a, a_order) and is_mapped(b, b_order)
+        return found
+
+    @device
+    def fetch(a, b, row, col):
+        """Nothing where threads copy: they begin with the product."""
+        if takes_boxes:
+            if are_mapped(a, b):
+                fetch_boxes(
+                    smem_of(), thread_of(), tensor_map_of(a), tensor_map_of(b), int32(row),
+                    int32(col), int32(a.shape[1]),
+                )  # fmt: skip
+
+    @device
+    def multiply_copied(a, b, row, col):
         sync_block()  # others may still use the shared memory
         left, right, k = a_operand(a), b_operand(b), int32(a.shape[1])
         m, n, smem, thread = a.shape[0], b.shape[1], smem_of(), thread_of()
@@ -216,25 +262,39 @@ def _make_product(
                 sums = fast(smem, thread, none, tile, left, right, m, n, k)
             else:
                 sums = plain(smem, thread, none, tile, left, right, m, n, k)
+        return sums
+
+    @device
+    def multiply(acc, a, b, row, col):
+        if takes_boxes:
+            if are_mapped(a, b):
+                sums = multiply_boxes(
+                    smem_of(), thread_of(), tensor_map_of(a), tensor_map_of(b), int32(row),
+                    int32(col), int32(a.shape[1]),
+                )  # fmt: skip
+            else:
+                sums = multiply_copied(a, b, row, col)
+        else:
+            sums = multiply_copied(a, b, row, col)
         put_registers(acc, sums)
 
-    return product
+    @device
+    def product(acc, a, b, row, col):
+        fetch(a, b, row, col)
+        multiply(acc, a, b, row, col)
+
+    return fetch, multiply, product
 
 
-def _make_kept(
-    config: Any, dtype: str, parts: TileParts, layouts: tuple[str, str], kept: int, block: Any
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The device functions keep and product_of_kept."""
+def _make_keep(
+    config: Any, dtype: str, parts: TileParts, layouts: tuple[str, str], kept: int, smem_of: Any,
+    position: Any,
+) -> Callable[..., None]:  # fmt: skip
+    """The device function keep."""
     from numba import float32, float64, int32
 
-    from dxgemm.handwritten.parts.intrinsics import sync_block
-
-    smem_of, thread_of, position = block
-    b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
-    b_allows = _make_allows(parts, dtype, layouts, 1)
-    fast, plain, put, run = parts.kept_fast, parts.kept_plain, parts.put, parts.run
-    count, start = len(parts.fragment.rows), ring_bytes(config, dtype)
-    tile_m, _ = extents(config, layouts)
+    put, run, count = parts.put, parts.run, len(parts.fragment.rows)
+    start, (_, tile_n) = ring_bytes(config, dtype), extents(config, layouts)
     scalar = float64 if dtype == "float64" else float32
     room = -(-kept // config.tile_k) * config.tile_k
 
@@ -242,21 +302,52 @@ def _make_kept(
     def keep(acc, col, cols):
         smem: int32 = smem_of() + start
         sums = take_registers(count, acc)
-        for i in static_range(0, count, run):
-            r, c = position(i)
-            k: int32 = col + c
-            # Columns behind the last are k of the next product, to which they must not add.
-            values = ()
-            for j in static_range(run):
-                value = sums[i + j]
-                if k + j >= cols:
-                    value = scalar(0)
-                values = values + (value,)
-            if k < room:
-                put(smem, r, k, values)
+        if col + tile_n <= cols and col + tile_n <= room:
+            for i in static_range(0, count, run):
+                r, c = position(i)
+                put(smem, r, int32(col + c), sums[i : i + run])
+        else:
+            for i in static_range(0, count, run):
+                r, c = position(i)
+                k: int32 = col + c
+                # Columns behind the last are k of the next product, to which they must not add.
+                values = ()
+                for j in static_range(run):
+                    value = sums[i + j]
+                    if k + j >= cols:
+                        value = scalar(0)
+                    values = values + (value,)
+                if k < room:
+                    put(smem, r, k, values)
+
+    return keep
+
+
+def _make_kept_products(
+    tile_m: int, dtype: str, parts: TileParts, layouts: tuple[str, str], smem_of: Any,
+    thread_of: Any,
+) -> tuple[Callable[..., None], ...]:  # fmt: skip
+    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import sync_block
+
+    b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
+    b_allows, b_order = _make_allows(parts, dtype, layouts, 1), layouts[1]
+    fast, plain = parts.kept_fast, parts.kept_plain
+    fetch_boxes, multiply_boxes = parts.kept_boxes or (None, None)
+    takes_boxes = parts.kept_boxes is not None
 
     @device
-    def product_of_kept(acc, b, col):
+    def fetch_for_kept(b, col):
+        """Nothing where threads copy."""
+        if takes_boxes:
+            if is_mapped(b, b_order):
+                b_map, k = tensor_map_of(b), int32(b.shape[0])
+                fetch_boxes(smem_of(), thread_of(), b_map, b_map, int32(0), int32(col), k)
+
+    @device
+    def multiply_copied(b, col):
         sync_block()  # others may still use the shared memory, or write what is kept
         right, k, none = b_operand(b), int32(b.shape[0]), int32(0)
         smem, thread, m, n = smem_of(), thread_of(), int32(tile_m), b.shape[1]
@@ -268,6 +359,25 @@ def _make_kept(
                 sums = fast(smem, thread, none, tile, right, right, m, n, k)
             else:
                 sums = plain(smem, thread, none, tile, right, right, m, n, k)
+        return sums
+
+    @device
+    def multiply_kept(acc, b, col):
+        if takes_boxes:
+            if is_mapped(b, b_order):
+                b_map, k = tensor_map_of(b), int32(b.shape[0])
+                sums = multiply_boxes(
+                    smem_of(), thread_of(), b_map, b_map, int32(0), int32(col), k
+                )
+            else:
+                sums = multiply_copied(b, col)
+        else:
+            sums = multiply_copied(b, col)
         put_registers(acc, sums)
 
-    return keep, product_of_kept
+    @device
+    def product_of_kept(acc, b, col):
+        fetch_for_kept(b, col)
+        multiply_kept(acc, b, col)
+
+    return fetch_for_kept, multiply_kept, product_of_kept

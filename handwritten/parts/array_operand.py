@@ -21,6 +21,11 @@ class ArgumentDtypeError(ArgumentError):
     """It has another dtype than the tile."""
 
 
+def map_name(number: int) -> str:
+    """Name of the parameter that is the tensor map of an argument."""
+    return f"tensor_map_{number}"
+
+
 def _check(name: str, dtype: str, found: str, dimensions: int) -> None:
     """Refuse an array that is no matrix of a dtype, or of its bits if that has two bytes."""
     if dimensions != 2:
@@ -71,6 +76,12 @@ if _config.ENABLE_CUDASIM:
         element = "uint16" if dtype in HALVES else dtype
         return _elements_of(interface["data"][0], element, tuple(array.shape), strides)
 
+    def is_mapped(array: Any, order: str) -> bool:
+        return bool(getattr(array, "order", "") == order)
+
+    def tensor_map_of(array: Any) -> Any:
+        return array.tensor_map
+
     def make_registers(dtype: str, count: int) -> Callable[..., Any]:
         return lambda: np.zeros(count, dtype)
 
@@ -84,12 +95,58 @@ else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.cgutils import alloca_once, pack_array
-    from numba.cuda.extending import intrinsic
+    from numba.cuda.extending import core_models, intrinsic
+    from numba.cuda.models import register_model
     from numba.cuda.typing import signature
 
-    from dxgemm.handwritten.parts.intrinsics import literal, unpack
+    from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
 
     _NAMES = {"__nv_bfloat16": "bfloat16"}
+
+    class MappedArray(types.Array):
+        """Type of an argument that is a matrix of boxes of TMA; parts of it are plain arrays.
+
+        Attributes:
+            order: "row" if the elements of a row are neighbours in memory, "col" if those of a
+                column are.
+            parameter: name of the kernel's parameter that is its tensor map.
+        """
+
+        def __init__(self, element: Any, order: str, parameter: str) -> None:
+            self.order, self.parameter = order, parameter
+            super().__init__(element, 2, "A", name=f"mapped({element}, {order}, {parameter})")
+
+        @property
+        def key(self) -> Any:
+            return *super().key, self.order, self.parameter
+
+        @property
+        def mangling_args(self) -> Any:
+            name, parts = super().mangling_args
+            return name, [*parts, self.order, self.parameter]
+
+    register_model(MappedArray)(core_models.ArrayModel)
+
+    @intrinsic
+    def is_mapped(typing_context, array, order):
+        """True, as a constant, of an argument with a tensor map, in this order."""
+        found = isinstance(array, MappedArray) and array.order == literal(order)
+
+        def generate(context, builder, sig, args):
+            return ir.IntType(1)(found)
+
+        return signature(types.boolean, array, order), generate
+
+    @intrinsic
+    def tensor_map_of(typing_context, array):
+        """Address of an argument's tensor map; 0 of any other array, which `is_mapped` is not."""
+        name = array.parameter if isinstance(array, MappedArray) else ""
+        text = f"{{ .reg .b64 address; mov.b64 address, {name}; cvta.param.u64 $0, address; }}"
+
+        def generate(context, builder, sig, args):
+            return inline_ptx(builder, ir.IntType(64), text, "=l", []) if name else ir.IntType(64)(0)
+
+        return signature(types.int64, array), generate
 
     @intrinsic
     def element_pointer(typing_context, name, dtype, array):

@@ -46,6 +46,7 @@ class TileParts(NamedTuple):
         put: device function: (address of the kept tiles, r, k, values of `run` columns from k on).
         run: neighbours in a row that consecutive registers are.
         store: device function: (sums, smem, thread, out operand, row, col, m, n).
+        boxes, kept_boxes: products of arguments by TMA, and with an a that is kept; or None.
     """
 
     reads_vectors: tuple[bool, bool]
@@ -59,6 +60,8 @@ class TileParts(NamedTuple):
     put: Callable[..., None]
     run: int
     store: Callable[..., None]
+    boxes: line_wgmma.Boxes | None = None
+    kept_boxes: line_wgmma.Boxes | None = None
 
 
 def is_mma(config: Any) -> bool:
@@ -187,11 +190,18 @@ def make_line_parts(
     a_layout = "k16" if layouts[0] == "row" else "x16"
     b_layout = "k16" if layouts[1] == "col" else "x16"
 
+    is_wgmma = isinstance(config, line_wgmma.WarpgroupConfig)
+    boxes, kept_boxes, chunks_at = None, None, 0
+    if is_wgmma:
+        boxes = line_wgmma.make_boxes(config, dtype, (a_layout, b_layout))
+        kept_boxes = line_wgmma.make_boxes(config, dtype, ("k16", b_layout), kept_at)
+        chunks_at = config.chunks_at
+
     def sums_of(a_layout: str, b_layout: str, kept: int | None = None) -> Callable[..., Any]:
         lines = line_mainloop.make_line_tiles(config, dtype, a_layout, b_layout)
         copied = lines if kept is None else (None, lines[1])
         load = ring.make_load(config, tile_k, ITEM_BYTES[dtype], copied)
-        if isinstance(config, line_wgmma.WarpgroupConfig):
+        if is_wgmma:
             layouts = a_layout, b_layout
             multiply = line_wgmma.make_multiply(config, dtype, layouts, load, kept)
         else:
@@ -212,12 +222,13 @@ def make_line_parts(
         none = int32(0)
         result = Result(float32(1), float32(0), out, out, m, n, 1, ())
         tile = Tile(none, none, none, int32(row), int32(col), m, none, none)
-        store_tile(sums, smem, thread, tile, none, result, begin_store(result))
+        chunks: int32 = smem + chunks_at
+        store_tile(sums, chunks, thread, tile, none, result, begin_store(result))
 
     return TileParts(
         (True, True), True, sums_of(a_layout, b_layout), sums_of("each", "each"),
         sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at),
-        corner, fragment, put, 2, store_sums,
+        corner, fragment, put, 2, store_sums, boxes, kept_boxes,
     )  # fmt: skip
 
 

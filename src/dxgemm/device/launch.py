@@ -26,16 +26,22 @@ from dxgemm.errors import (
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
+from dxgemm.handwritten.parts.operands import HALVES
+from dxgemm.handwritten.parts.tensor_map import ALIGNMENT_BYTES, MOST_ELEMENTS, TensorMap
+from dxgemm.handwritten.parts.tensor_map import Operand as Matrix
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
 from dxgemm.runtime.exports import in_order, indexable
 from dxgemm.runtime.host import DeviceCopy, device_copy_layout
 from dxgemm.runtime.streams import stream_handle
+from dxgemm.runtime.tensor_maps import encode
 
 MODULE = "dxgemm.handwritten.frames.block_tile"
 HOPPER = "sm_90a"  # has wgmma
 LEAST_CAPABILITY = 80  # whose cp.async all tiles use
+MAP_ALIGNMENT = 64
 MOST_GRID = (MOST_BLOCKS, 65535, 65535)
 # Formats of numbers, by dtype, and dtypes of arrays.
 _FORMATS = {
@@ -89,7 +95,8 @@ def bind_kernel(
     facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
-    if any(each.needs_hopper for each in tiles) and facts.arch != HOPPER:
+    is_hopper = any(each.needs_hopper for each in tiles)
+    if is_hopper and facts.arch != HOPPER:
         raise UnsupportedProblemError(
             f"gemm: {kernel.name} has a tile by wgmma, which {facts.name} ({facts.arch}) lacks; "
             "make it without instruction=."
@@ -98,8 +105,9 @@ def bind_kernel(
         return lambda: None
     if simulator_enabled():
         return partial(_simulate, kernel, tile, grid, smem_bytes, arguments)
+    orders, maps = zip(*(_tensor_map(value, is_hopper) for value in read), strict=True)
     spec = FunctionSpec(
-        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read)), MODULE,
+        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read, orders)), MODULE,
         "; ".join(sorted(each.key for each in tiles)), tile.threads,
         max(1, min(each.min_blocks for each in tiles)), smem_bytes,
     )  # fmt: skip
@@ -114,10 +122,12 @@ def bind_kernel(
         if handle is not None or operand.library.always_ordered
         or operand.library is not on_device[0].library
     ]  # fmt: skip
+    with current_device(ordinal):
+        encoded = [encode(x.pointer, found) for x, found in zip(read, maps, strict=True) if found]
     if len(on_device) < len(operands):
-        queue = _queue_with_copies(compiled, grid, read, ordinal)
+        queue = _queue_with_copies(compiled, grid, read, encoded, ordinal)
     else:
-        queue = _queue(compiled, grid, _packed(read), ordinal)
+        queue = _queue(compiled, grid, _packed(read, encoded), ordinal)
 
     def call() -> None:
         target = handle or 0
@@ -184,14 +194,31 @@ def _check_fits(kernel: UserKernel, tile: Any, smem_bytes: int, facts: DeviceFac
         )
 
 
-def _type_of(value: Any) -> tuple[str, int]:
+def _tensor_map(value: Any, is_hopper: bool) -> tuple[str, TensorMap | None]:
+    """Order and tensor map of an argument that tiles by wgmma can have TMA read, or "" and None."""
+    if not is_hopper or not isinstance(value, Operand) or value.layout.device == HOST:
+        return "", None
+    layout, address = value.layout, value.pointer
+    if layout.dtype not in HALVES or len(layout.shape) != 2 or not address:
+        return "", None
+    # An empty matrix has a map too, so that it needs no other kernel; nothing is copied by it.
+    rows, cols = (max(size, 1) for size in layout.shape)
+    row, col = (stride // layout.item_size for stride in layout.strides)
+    matrix = Matrix("a", layout.item_size, address & -address, 1, rows, cols, 0, row, col)
+    if matrix.refusal() is not None or max(rows, cols) > MOST_ELEMENTS:
+        return "", None
+    order = "row" if matrix.innermost == "k" else "col"
+    return order, matrix.tensor_map(layout.dtype, WARPGROUP_ROWS, WARPGROUP_ROWS)
+
+
+def _type_of(value: Any, order: str) -> tuple[str, int, str]:
     if isinstance(value, Operand):
-        return value.layout.dtype, len(value.layout.shape)
-    return value.dtype.name, 0
+        return value.layout.dtype, len(value.layout.shape), order
+    return value.dtype.name, 0, ""
 
 
-def _packed(values: list[Any]) -> bytes:
-    """Arguments as the C struct of a kernel's parameters.
+def _packed(values: list[Any], tensor_maps: list[bytes]) -> bytes:
+    """Arguments as the C struct of a kernel's parameters, and aligned tensor maps behind them.
 
     numba passes an array as two null pointers, the number of elements, their size, the address, the
     shape and the strides in bytes.
@@ -207,7 +234,9 @@ def _packed(values: list[Any]) -> bytes:
         else:
             fields.append(_FORMATS[value.dtype.name])
             data.append(value.item())
-    return struct.pack("".join(fields), *data)
+    packed = struct.pack("".join(fields), *data)
+    gap = -len(packed) % MAP_ALIGNMENT if tensor_maps else 0
+    return b"".join((packed, bytes(gap), *tensor_maps))
 
 
 def _queue(
@@ -243,8 +272,9 @@ def _queue(
 
 
 def _queue_with_copies(
-    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], ordinal: int
-) -> Callable[[int], None]:
+    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], encoded: list[bytes],
+    ordinal: int,
+) -> Callable[[int], None]:  # fmt: skip
     """The same with arrays in host memory, which are copied to the GPU and, unless they are
     read-only, back: the function returns when they are there."""
 
@@ -266,7 +296,7 @@ def _queue_with_copies(
                 values[place] = operand._replace(pointer=copy.pointer, layout=layout)
                 if not operand.layout.read_only:
                     copies.append(copy)
-            _queue(compiled, grid, _packed(values), ordinal)(stream)
+            _queue(compiled, grid, _packed(values, encoded), ordinal)(stream)
             for copy in copies:
                 copy.download()
 

@@ -29,8 +29,10 @@ RESULTS = {
     "bfloat16": ("bfloat16", "float32"),
 }
 LAYOUTS = ("row", "col")
+_OF_KEPT = ("keep", "fetch_for_kept", "multiply_kept", "product_of_kept")
 _FUNCTIONS = (
-    "origin", "accumulator", "product", "product_of_kept", "position", "keep", "store",
+    "origin_of", "origin", "accumulator", "apply", "fetch", "multiply", "product", "position", "store",
+    *_OF_KEPT,
 )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ class Tile(KeyedModule):
             cuda_target.typing_context.refresh()
         if not self.kept:
             way_out = f"{self!r} keeps nothing; make it with kept="
-            del functions["keep"], functions["product_of_kept"]
+            functions = {key: functions[key] for key in functions if key not in _OF_KEPT}
             if name not in functions:
                 raise AttributeError(way_out)
         vars(self).update(functions)
@@ -266,12 +268,17 @@ def tile(
             f"gemm: numba's simulator lacks the instruction for tiles of {dtype}; use float32 or "
             "float64 there."
         )
+    from dxgemm.handwritten.frames.block_tile import kept_bytes
+
     configs = _configs(dtype, layouts, by_wgmma)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
         raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
-    return Tile(configs[m, n], dtype, out or dtype, layouts, room)
+    config = configs[m, n]
+    if by_wgmma:
+        config = config.beside(kept_bytes(config, dtype, layouts, room))
+    return Tile(config, dtype, out or dtype, layouts, room)
 
 
 def _is_simulated(dtype: str) -> bool:
