@@ -135,7 +135,9 @@ def tile_rows() -> list[Row]:
         for size in ((4096, 4096, 4096), (1000, 1003, 517)):
             names = ("tile_m", "tile_n", "instruction")
             case = TileCase(dtype, *size, arrangement, **dict(zip(names, tile, strict=False)))
-            tiles = {TILE: tile_call, IN_TURN: in_turn_call} if case.instruction else {TILE: tile_call}
+            tiles = (
+                {TILE: tile_call, IN_TURN: in_turn_call} if case.instruction else {TILE: tile_call}
+            )
             rows.append(Row(case, tiles | {GEMM: gemm_call}, [*tiles]))
     return rows
 

@@ -26,7 +26,7 @@ from dxgemm.gpu.status import simulator_enabled
 DTYPE = "float32" if simulator_enabled() else "bfloat16"
 TILE = (8, 32) if simulator_enabled() else (64, 128)
 ROWS, WIDTHS = (8, [33]) if simulator_enabled() else (16384, [128, 256])
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}  # of the result's norm: two roundings
+TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-2}  # of the result's norm
 
 
 @cuda.jit(device=True)

@@ -31,13 +31,15 @@ from dxgemm.handwritten.parts.block_parts import (
     make_mma_parts,
     make_thread_parts,
 )
-from dxgemm.handwritten.parts.elementary import FUNCTIONS  # noqa: F401  # for users' kernels
+from dxgemm.handwritten.parts.elementary import FUNCTIONS
+from dxgemm.handwritten.parts.line_wgmma import Boxes
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.tile_order import make_tile_map
 from dxgemm.handwritten.parts.tiles import smem_alignment
 from dxgemm.handwritten.parts.unroll import device, static_range
 
+ELEMENTARY = FUNCTIONS  # that users' kernels may call, by the names of `dxgemm.epilogues`
 SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share what is in L2
 
 
@@ -126,15 +128,15 @@ def make_block_tile(
             out.shape[0], out.shape[1],
         )  # fmt: skip
 
-    kept_functions: tuple[Callable[..., None], ...] = ()
+    of_kept: list[Callable[..., None]] = []
     if kept:
-        keep = _make_keep(config, dtype, parts, layouts, kept, smem_of, position)
-        kept_functions = keep, *_make_kept_products(
-            extents(config, layouts)[0], dtype, parts, layouts, smem_of, thread_of
-        )  # fmt: skip
+        of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
+        tile_m, _ = extents(config, layouts)
+        of_kept += _make_kept_products(tile_m, dtype, parts, layouts, smem_of, thread_of)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
-    return BlockTile(*origins, accumulator, apply, *products, position, store, *kept_functions)
+    functions = *origins, accumulator, apply, *products, position, store, *of_kept
+    return BlockTile(*functions)
 
 
 def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -216,6 +218,55 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
     return allows
 
 
+def _make_boxed(
+    boxes: Boxes | None, orders: tuple[str, str], smem_of: Any, thread_of: Any
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Device functions of products whose operands TMA copies, if it can.
+
+    fetch(a, b, row, col, k) begins the copies; wrap(multiply) makes a device function
+    (a, b, row, col, k) -> sums, by `multiply` where threads copy.
+    """
+    from numba import int32
+
+    if boxes is None:
+
+        @device
+        def fetch_nothing(a, b, row, col, k):
+            """Threads copy as they multiply."""
+
+        return fetch_nothing, lambda multiply: multiply
+    (a_order, b_order), (fetch_boxes, multiply_boxes) = orders, boxes
+
+    @device
+    def are_mapped(a, b):
+        return is_mapped(a, a_order) and is_mapped(b, b_order)
+
+    @device
+    def described(a, b, row, col, k):
+        maps = tensor_map_of(a), tensor_map_of(b)
+        return smem_of(), thread_of(), maps, int32(row), int32(col), int32(k)
+
+    @device
+    def fetch(a, b, row, col, k):
+        if are_mapped(a, b):
+            smem, thread, maps, row, col, k = described(a, b, row, col, k)
+            fetch_boxes(smem, thread, maps, row, col, k)
+
+    def wrap(multiply: Callable[..., Any]) -> Callable[..., Any]:
+        @device
+        def multiply_either(a, b, row, col, k):
+            if are_mapped(a, b):
+                smem, thread, maps, row, col, k = described(a, b, row, col, k)
+                sums = multiply_boxes(smem, thread, maps, row, col, k)
+            else:
+                sums = multiply(a, b, row, col, k)
+            return sums
+
+        return multiply_either
+
+    return fetch, wrap
+
+
 def _make_products(
     parts: TileParts, dtype: str, layouts: tuple[str, str], smem_of: Any, thread_of: Any
 ) -> tuple[Callable[..., None], ...]:
@@ -227,30 +278,12 @@ def _make_products(
     a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
     fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
     a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
-    fetch_boxes, multiply_boxes = parts.boxes or (None, None)
-    takes_boxes, (a_order, b_order) = parts.boxes is not None, layouts
+    fetch_operands, wrap = _make_boxed(parts.boxes, layouts, smem_of, thread_of)
 
     @device
-    def are_mapped(a, b):
-        found = False
-        if takes_boxes:
-            found = is_mapped(a, a_order) and is_mapped(b, b_order)
-        return found
-
-    @device
-    def fetch(a, b, row, col):
-        """Nothing where threads copy: they begin with the product."""
-        if takes_boxes:
-            if are_mapped(a, b):
-                fetch_boxes(
-                    smem_of(), thread_of(), tensor_map_of(a), tensor_map_of(b), int32(row),
-                    int32(col), int32(a.shape[1]),
-                )  # fmt: skip
-
-    @device
-    def multiply_copied(a, b, row, col):
+    def multiply_copied(a, b, row, col, k):
         sync_block()  # others may still use the shared memory
-        left, right, k = a_operand(a), b_operand(b), int32(a.shape[1])
+        left, right, k = a_operand(a), b_operand(b), int32(k)
         m, n, smem, thread = a.shape[0], b.shape[1], smem_of(), thread_of()
         none = int32(0)
         tile = Tile(none, none, none, row, col, m, none, k)
@@ -264,19 +297,15 @@ def _make_products(
                 sums = plain(smem, thread, none, tile, left, right, m, n, k)
         return sums
 
+    multiply_operands = wrap(multiply_copied)
+
+    @device
+    def fetch(a, b, row, col):
+        fetch_operands(a, b, row, col, a.shape[1])
+
     @device
     def multiply(acc, a, b, row, col):
-        if takes_boxes:
-            if are_mapped(a, b):
-                sums = multiply_boxes(
-                    smem_of(), thread_of(), tensor_map_of(a), tensor_map_of(b), int32(row),
-                    int32(col), int32(a.shape[1]),
-                )  # fmt: skip
-            else:
-                sums = multiply_copied(a, b, row, col)
-        else:
-            sums = multiply_copied(a, b, row, col)
-        put_registers(acc, sums)
+        put_registers(acc, multiply_operands(a, b, row, col, a.shape[1]))
 
     @device
     def product(acc, a, b, row, col):
@@ -333,23 +362,14 @@ def _make_kept_products(
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
     b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
-    b_allows, b_order = _make_allows(parts, dtype, layouts, 1), layouts[1]
+    b_allows, orders = _make_allows(parts, dtype, layouts, 1), (layouts[1], layouts[1])
     fast, plain = parts.kept_fast, parts.kept_plain
-    fetch_boxes, multiply_boxes = parts.kept_boxes or (None, None)
-    takes_boxes = parts.kept_boxes is not None
+    fetch_operand, wrap = _make_boxed(parts.kept_boxes, orders, smem_of, thread_of)
 
     @device
-    def fetch_for_kept(b, col):
-        """Nothing where threads copy."""
-        if takes_boxes:
-            if is_mapped(b, b_order):
-                b_map, k = tensor_map_of(b), int32(b.shape[0])
-                fetch_boxes(smem_of(), thread_of(), b_map, b_map, int32(0), int32(col), k)
-
-    @device
-    def multiply_copied(b, col):
+    def multiply_copied(a, b, row, col, k):
         sync_block()  # others may still use the shared memory, or write what is kept
-        right, k, none = b_operand(b), int32(b.shape[0]), int32(0)
+        right, k, none = b_operand(b), int32(k), int32(0)
         smem, thread, m, n = smem_of(), thread_of(), int32(tile_m), b.shape[1]
         tile = Tile(none, none, none, none, col, m, none, k)
         if is_single:
@@ -361,19 +381,15 @@ def _make_kept_products(
                 sums = plain(smem, thread, none, tile, right, right, m, n, k)
         return sums
 
+    multiply_operand = wrap(multiply_copied)
+
+    @device
+    def fetch_for_kept(b, col):
+        fetch_operand(b, b, 0, col, b.shape[0])
+
     @device
     def multiply_kept(acc, b, col):
-        if takes_boxes:
-            if is_mapped(b, b_order):
-                b_map, k = tensor_map_of(b), int32(b.shape[0])
-                sums = multiply_boxes(
-                    smem_of(), thread_of(), b_map, b_map, int32(0), int32(col), k
-                )
-            else:
-                sums = multiply_copied(b, col)
-        else:
-            sums = multiply_copied(b, col)
-        put_registers(acc, sums)
+        put_registers(acc, multiply_operand(b, b, 0, col, b.shape[0]))
 
     @device
     def product_of_kept(acc, b, col):

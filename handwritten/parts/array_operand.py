@@ -103,7 +103,7 @@ else:
 
     _NAMES = {"__nv_bfloat16": "bfloat16"}
 
-    class MappedArray(types.Array):
+    class MappedArray(types.Array):  # type: ignore[misc]
         """Type of an argument that is a matrix of boxes of TMA; parts of it are plain arrays.
 
         Attributes:
@@ -144,7 +144,9 @@ else:
         text = f"{{ .reg .b64 address; mov.b64 address, {name}; cvta.param.u64 $0, address; }}"
 
         def generate(context, builder, sig, args):
-            return inline_ptx(builder, ir.IntType(64), text, "=l", []) if name else ir.IntType(64)(0)
+            return (
+                inline_ptx(builder, ir.IntType(64), text, "=l", []) if name else ir.IntType(64)(0)
+            )
 
         return signature(types.int64, array), generate
 

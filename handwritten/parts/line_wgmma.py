@@ -209,7 +209,7 @@ class Boxes(NamedTuple):
     """Device functions of all threads for a product whose operands come by TMA.
 
     Attributes:
-        fetch: (smem, thread, a's map, b's map, row, col, k): have all stages but the last filled,
+        fetch: (smem, thread, maps of a and b, row, col, k): have all stages but the last filled,
             where a store may still have a part of another tile.
         multiply: the same -> sums.
     """
@@ -234,7 +234,7 @@ class Box(NamedTuple):
 
 
 def make_find_box(config: WarpgroupConfig, layouts: tuple[str, str], copies_a: bool) -> Any:
-    """A device function: (thread, a's map, b's map, row, col) -> the `Box` of its warp."""
+    """A device function: (thread, maps of a and b, row, col) -> the `Box` of its warp."""
     from numba import int32
 
     a_boxes = config.tile_m // BOX if copies_a else 0
@@ -242,11 +242,15 @@ def make_find_box(config: WarpgroupConfig, layouts: tuple[str, str], copies_a: b
     a_along, b_along = (0 if layout.startswith("x") else BOX for layout in layouts)
 
     @device
-    def find_box(thread, a_map, b_map, row, col):
+    def find_box(thread, maps, row, col):
         number: int32 = thread // 32
-        along, tensor_map, inner_step = int32(col + (number - a_boxes) * BOX), b_map, int32(b_along)
+        along, tensor_map, inner_step = (
+            int32(col + (number - a_boxes) * BOX),
+            maps[1],
+            int32(b_along),
+        )
         if number < a_boxes:
-            along, tensor_map, inner_step = int32(row + number * BOX), a_map, int32(a_along)
+            along, tensor_map, inner_step = int32(row + number * BOX), maps[0], int32(a_along)
         outer_step: int32 = BOX - inner_step
         inner, outer = along, int32(0)
         if inner_step != 0:
@@ -294,23 +298,23 @@ def make_boxes(
         return thread % 32 == 0 and thread < 32 * boxes
 
     @device
-    def fetch(smem, thread, a_map, b_map, row, col, k):
+    def fetch(smem, thread, maps, row, col, k):
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         if thread == 0:
             init_ring(int32(smem + full_at), int32(smem + empty_at))
         hopper.publish_shared()
         sync_block()
         if copies(thread):
-            box = find_box(thread, a_map, b_map, row, col)
+            box = find_box(thread, maps, row, col)
             stage, end = int32(0), min(k_tiles, int32(stages - 1))
             while stage < end:
                 fill(smem, stage, box, stage)
                 stage = opaque(int32(stage + 1))  # not unrolled: code that runs once is slow
 
     @device
-    def multiply(smem, thread, a_map, b_map, row, col, k):
+    def multiply(smem, thread, maps, row, col, k):
         k_tiles: int32 = (k + tile_k - 1) // tile_k
-        descriptors, box = begin(smem, thread), find_box(thread, a_map, b_map, row, col)
+        descriptors, box = begin(smem, thread), find_box(thread, maps, row, col)
         acc = zeros(float32, sums_count)
         stage, parity, previous = int32(0), int32(0), int32(stages - 1)
         hopper.publish_shared()  # what is kept, and what a store left in the last stage

@@ -202,8 +202,8 @@ def _compile_function(spec: FunctionSpec, arch: str) -> str:
         with _device_functions_for(capability), short_builds():
             ptx: str
             ptx, _ = cuda.compile(
-                spec.make(), tuple(signature), device=False, abi="numba", cc=capability, output="ptx",
-                launch_bounds=(spec.threads, spec.min_blocks),
+                spec.make(), tuple(signature), device=False, abi="numba", cc=capability,
+                output="ptx", launch_bounds=(spec.threads, spec.min_blocks),
             )  # fmt: skip
     except ArgumentDtypeError as error:
         raise DtypeError(f"gemm: {spec.name}: {error}") from None

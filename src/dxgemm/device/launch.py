@@ -27,7 +27,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.handwritten.parts.operands import HALVES
-from dxgemm.handwritten.parts.tensor_map import ALIGNMENT_BYTES, MOST_ELEMENTS, TensorMap
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS
 from dxgemm.handwritten.parts.tensor_map import Operand as Matrix
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 from dxgemm.runtime.arrays import HOST, host_view
@@ -105,13 +105,15 @@ def bind_kernel(
         return lambda: None
     if simulator_enabled():
         return partial(_simulate, kernel, tile, grid, smem_bytes, arguments)
-    orders, maps = zip(*(_tensor_map(value, is_hopper) for value in read), strict=True)
+    refuse_foreign_context()
+    with current_device(ordinal):
+        mapped = [_tensor_map(value) if is_hopper else ("", b"") for value in read]
+    tensor_maps = b"".join(encoded for _, encoded in mapped)
     spec = FunctionSpec(
-        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read, orders)), MODULE,
+        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read, mapped)), MODULE,
         "; ".join(sorted(each.key for each in tiles)), tile.threads,
         max(1, min(each.min_blocks for each in tiles)), smem_bytes,
     )  # fmt: skip
-    refuse_foreign_context()
     compiled = obtain_kernel(spec, facts.arch)
     on_device = [operand for operand in operands if operand.layout.device != HOST]
     first = on_device[0] if on_device else None
@@ -122,12 +124,10 @@ def bind_kernel(
         if handle is not None or operand.library.always_ordered
         or operand.library is not on_device[0].library
     ]  # fmt: skip
-    with current_device(ordinal):
-        encoded = [encode(x.pointer, found) for x, found in zip(read, maps, strict=True) if found]
     if len(on_device) < len(operands):
-        queue = _queue_with_copies(compiled, grid, read, encoded, ordinal)
+        queue = _queue_with_copies(compiled, grid, read, tensor_maps, ordinal)
     else:
-        queue = _queue(compiled, grid, _packed(read, encoded), ordinal)
+        queue = _queue(compiled, grid, _packed(read, tensor_maps), ordinal)
 
     def call() -> None:
         target = handle or 0
@@ -194,30 +194,30 @@ def _check_fits(kernel: UserKernel, tile: Any, smem_bytes: int, facts: DeviceFac
         )
 
 
-def _tensor_map(value: Any, is_hopper: bool) -> tuple[str, TensorMap | None]:
-    """Order and tensor map of an argument that tiles by wgmma can have TMA read, or "" and None."""
-    if not is_hopper or not isinstance(value, Operand) or value.layout.device == HOST:
-        return "", None
+def _tensor_map(value: Any) -> tuple[str, bytes]:
+    """Order and tensor map of an argument that tiles by wgmma can have TMA copy; else empty."""
+    if not isinstance(value, Operand) or value.layout.device == HOST:
+        return "", b""
     layout, address = value.layout, value.pointer
     if layout.dtype not in HALVES or len(layout.shape) != 2 or not address:
-        return "", None
+        return "", b""
     # An empty matrix has a map too, so that it needs no other kernel; nothing is copied by it.
     rows, cols = (max(size, 1) for size in layout.shape)
     row, col = (stride // layout.item_size for stride in layout.strides)
     matrix = Matrix("a", layout.item_size, address & -address, 1, rows, cols, 0, row, col)
     if matrix.refusal() is not None or max(rows, cols) > MOST_ELEMENTS:
-        return "", None
-    order = "row" if matrix.innermost == "k" else "col"
-    return order, matrix.tensor_map(layout.dtype, WARPGROUP_ROWS, WARPGROUP_ROWS)
+        return "", b""
+    tensor_map = matrix.tensor_map(layout.dtype, WARPGROUP_ROWS, WARPGROUP_ROWS)
+    return "row" if matrix.innermost == "k" else "col", encode(address, tensor_map)
 
 
-def _type_of(value: Any, order: str) -> tuple[str, int, str]:
+def _type_of(value: Any, mapped: tuple[str, bytes]) -> tuple[str, int, str]:
     if isinstance(value, Operand):
-        return value.layout.dtype, len(value.layout.shape), order
+        return value.layout.dtype, len(value.layout.shape), mapped[0]
     return value.dtype.name, 0, ""
 
 
-def _packed(values: list[Any], tensor_maps: list[bytes]) -> bytes:
+def _packed(values: list[Any], tensor_maps: bytes) -> bytes:
     """Arguments as the C struct of a kernel's parameters, and aligned tensor maps behind them.
 
     numba passes an array as two null pointers, the number of elements, their size, the address, the
@@ -235,8 +235,7 @@ def _packed(values: list[Any], tensor_maps: list[bytes]) -> bytes:
             fields.append(_FORMATS[value.dtype.name])
             data.append(value.item())
     packed = struct.pack("".join(fields), *data)
-    gap = -len(packed) % MAP_ALIGNMENT if tensor_maps else 0
-    return b"".join((packed, bytes(gap), *tensor_maps))
+    return packed + bytes(-len(packed) % MAP_ALIGNMENT if tensor_maps else 0) + tensor_maps
 
 
 def _queue(
@@ -272,7 +271,7 @@ def _queue(
 
 
 def _queue_with_copies(
-    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], encoded: list[bytes],
+    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], tensor_maps: bytes,
     ordinal: int,
 ) -> Callable[[int], None]:  # fmt: skip
     """The same with arrays in host memory, which are copied to the GPU and, unless they are
@@ -296,7 +295,7 @@ def _queue_with_copies(
                 values[place] = operand._replace(pointer=copy.pointer, layout=layout)
                 if not operand.layout.read_only:
                     copies.append(copy)
-            _queue(compiled, grid, _packed(values, encoded), ordinal)(stream)
+            _queue(compiled, grid, _packed(values, tensor_maps), ordinal)(stream)
             for copy in copies:
                 copy.download()
 

@@ -31,8 +31,8 @@ RESULTS = {
 LAYOUTS = ("row", "col")
 _OF_KEPT = ("keep", "fetch_for_kept", "multiply_kept", "product_of_kept")
 _FUNCTIONS = (
-    "origin_of", "origin", "accumulator", "apply", "fetch", "multiply", "product", "position", "store",
-    *_OF_KEPT,
+    "origin_of", "origin", "accumulator", "apply", "fetch", "multiply", "product", "position",
+    "store", *_OF_KEPT,
 )  # fmt: skip
 
 
