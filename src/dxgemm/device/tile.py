@@ -218,15 +218,20 @@ def tile(
 
         origin(m, n): row and column of the block's tile, in the order of `blocks`, which shares
             what is in L2. Any other row and column may be used in its place.
+        origin_of(index, m, n): those of another block.
         accumulator(): the thread's array of per_thread sums, float32 or float64.
         product(acc, a, b, row, col): acc = the tile of a @ b from row and col on. a (m, k) and
             b (k, n) have any shapes and strides; elements outside of them count as zero.
+        fetch(a, b, row, col), multiply(acc, a, b, row, col): the same in two steps. Where TMA
+            copies, the first stages are under way after the first one; another product must not
+            come between them, but `apply`, `keep` and `store` may.
+        apply(acc, function): acc[i] = function(acc[i]), by a device function of one number.
         position(i): row and column of acc[i] in the tile; they may lie outside of the result.
         store(acc, out, row, col): write the elements that lie inside of out.
         keep(acc, col, cols): keep the tile in shared memory, rounded to dtype, as columns col and
             on of a matrix of cols columns, of which there may be `kept`.
         product_of_kept(acc, b, col): acc = the tile of that matrix @ b from col on; b has cols
-            rows.
+            rows. fetch_for_kept(b, col) and multiply_kept(acc, b, col) are its two steps.
 
     Args:
         dtype: "float32" by multiply-adds; "float64", "float16" and "bfloat16" by `mma.sync` on
@@ -238,8 +243,8 @@ def tile(
         out: dtype of what `store` writes; None for dtype. "float32" may follow "float16" and
             "bfloat16".
         kept: columns that `keep` has room for, which takes shared memory.
-        instruction: "wgmma" for Hopper's own in half precision; None for that which GPUs since
-            Ampere have.
+        instruction: "wgmma" for Hopper's own in half precision, where TMA copies arguments of the
+            kernel that are in the tile's layouts; None for that which GPUs since Ampere have.
 
     Raises:
         DtypeError: no tile has this dtype, or `store` cannot write `out`; or numba's simulator
