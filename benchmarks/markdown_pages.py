@@ -53,6 +53,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
         DOCS / "fp8.md": suite_text(gpus, "fp8"),
         DOCS / "device.md": suite_text(gpus, "device"),
+        DOCS / "inner.md": suite_text(gpus, "inner"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),
         DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),

@@ -505,7 +505,11 @@ def device(results: Results) -> list[Part]:
         DTYPE, SIZE, ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
         ("instruction", lambda row: row["instruction"] or ""),
     ]  # fmt: skip
-    columns = [("us", cell("gpu_us")), ("x gemm", times("vs_gemm"))]
+    in_turn = where(implementation="tiles in turn")
+    columns = [
+        ("us", cell("gpu_us")), ("x gemm", times("vs_gemm")),
+        ("in turn, x gemm", times("vs_gemm", in_turn)),
+    ]  # fmt: skip
     sizes = [("m", get("m")), ("k and n", get("n")), ("columns between", get("k1"))]
     own = [row for row in chains if row["vs_two_calls"] is not None]
     by_kernel = across(own, "implementation", lambda of: times("vs_two_calls", of))
@@ -513,6 +517,20 @@ def device(results: Results) -> list[Part]:
         *pivot("One product:", tiles, labels, columns),
         *pivot("Two products, x two calls:", own, sizes, by_kernel),
     ]
+
+
+def inner(results: Results) -> list[Part]:
+    """Products by inner functions: against their instructions, torch, and with the nearest found."""
+    labels = [
+        ("function", get("inner")), DTYPE, SIZE,
+        ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
+    ]  # fmt: skip
+    columns = [
+        ("us", cell("gpu_us")), ("10^12 pairs/s", cell("tpairs_per_s")),
+        ("x bound", times("vs_bound")), ("x torch.cdist", times("vs_cdist")),
+        ("x torch.compile", times("vs_compiled")), ("x with argmin", times("vs_plain")),
+    ]  # fmt: skip
+    return pivot("Other times over dxgemm's:", extras(results), labels, columns)
 
 
 def build_time(results: Results) -> list[Part]:
@@ -537,6 +555,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "distributed": [distributed],
     "fp8": [fp8],
     "device": [device],
+    "inner": [inner],
     "precision": [precision_rates, precision_refusals],
     "accuracy": [accuracy_summary],
 }
