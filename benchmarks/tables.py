@@ -520,7 +520,7 @@ def device(results: Results) -> list[Part]:
 
 
 def inner(results: Results) -> list[Part]:
-    """Products by inner functions: against their instructions, torch, and with the nearest found."""
+    """Products by inner functions against their instructions, torch, and themselves with argmin."""
     labels = [
         ("function", get("inner")), DTYPE, SIZE,
         ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),

@@ -480,6 +480,39 @@ print(record.implementation, record.entry)
 """
 
 
+BUILD = """
+from numba import cuda
+import dxgemm
+from dxgemm.compiler import FunctionSpec
+from dxgemm.compiler.build import compile_function
+from dxgemm.device.kernel import kernel_of
+
+tile = dxgemm.device.tile("bfloat16", 64, 64, instruction="wgmma")
+
+@cuda.jit
+def kernel(a, b, across, out):
+    acc = tile.accumulator()
+    tile.product(acc, a, b, 0, 0)
+    out[0, 0] = acc[0]
+    tile.product(acc, a, across, 0, 0)
+    out[1, 0] = acc[0]
+
+types = [("bfloat16", 2, "row"), ("bfloat16", 2, "row"), ("bfloat16", 2, "col"), ("float32", 2, "")]
+found = kernel_of(kernel)
+spec = FunctionSpec(
+    found.name, found.digest, found.make, tuple(types), "dxgemm.handwritten.frames.block_tile",
+    tile.key, tile.threads, tile.min_blocks, tile.smem_bytes,
+)
+built = compile_function(spec, "sm_90a")
+print([f"address, tensor_map_{i};" in built.ptx for i in range(4)])
+print("cp.async.bulk.tensor" in built.ptx, "cp.async.cg" in built.ptx, built.record.stack_bytes)
+"""
+
+
+def test_arguments_are_copied_by_tma_if_they_are_in_the_layout_of_the_tile(run_python):
+    assert run_python(BUILD).splitlines() == ["[True, True, False, False]", "True True 0"]
+
+
 @pytest.mark.gpu
 def test_another_process_finds_the_kernel_in_the_cache(run_python, tmp_path):
     first, second = (
