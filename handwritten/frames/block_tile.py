@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
 from dxgemm.handwritten.parts.array_operand import (
-    is_mapped,
+    make_choice,
     make_operand,
     make_registers,
     put_registers,
@@ -228,43 +228,28 @@ def _make_boxed(
     """
     from numba import int32
 
+    @device
+    def fetch_nothing(a, b, row, col, k):
+        """Threads copy as they multiply."""
+
     if boxes is None:
-
-        @device
-        def fetch_nothing(a, b, row, col, k):
-            """Threads copy as they multiply."""
-
         return fetch_nothing, lambda multiply: multiply
-    (a_order, b_order), (fetch_boxes, multiply_boxes) = orders, boxes
+    fetch_boxes, multiply_boxes = boxes
 
     @device
-    def are_mapped(a, b):
-        return is_mapped(a, a_order) and is_mapped(b, b_order)
-
-    @device
-    def described(a, b, row, col, k):
+    def fetch_mapped(a, b, row, col, k):
         maps = tensor_map_of(a), tensor_map_of(b)
-        return smem_of(), thread_of(), maps, int32(row), int32(col), int32(k)
+        fetch_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
 
     @device
-    def fetch(a, b, row, col, k):
-        if are_mapped(a, b):
-            smem, thread, maps, row, col, k = described(a, b, row, col, k)
-            fetch_boxes(smem, thread, maps, row, col, k)
+    def multiply_mapped(a, b, row, col, k):
+        maps = tensor_map_of(a), tensor_map_of(b)
+        return multiply_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
 
     def wrap(multiply: Callable[..., Any]) -> Callable[..., Any]:
-        @device
-        def multiply_either(a, b, row, col, k):
-            if are_mapped(a, b):
-                smem, thread, maps, row, col, k = described(a, b, row, col, k)
-                sums = multiply_boxes(smem, thread, maps, row, col, k)
-            else:
-                sums = multiply(a, b, row, col, k)
-            return sums
+        return make_choice(orders, multiply_mapped, multiply)
 
-        return multiply_either
-
-    return fetch, wrap
+    return make_choice(orders, fetch_mapped, fetch_nothing), wrap
 
 
 def _make_products(

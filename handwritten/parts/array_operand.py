@@ -76,8 +76,12 @@ if _config.ENABLE_CUDASIM:
         element = "uint16" if dtype in HALVES else dtype
         return _elements_of(interface["data"][0], element, tuple(array.shape), strides)
 
-    def is_mapped(array: Any, order: str) -> bool:
-        return bool(getattr(array, "order", "") == order)
+    def make_choice(orders: tuple[str, str], mapped: Any, others: Any) -> Callable[..., Any]:
+        def choice(a: Any, b: Any, *place: Any) -> Any:
+            found = tuple(getattr(array, "order", "") for array in (a, b))
+            return (mapped if found == orders else others)(a, b, *place)
+
+        return choice
 
     def tensor_map_of(array: Any) -> Any:
         return array.tensor_map
@@ -127,26 +131,37 @@ else:
 
     register_model(MappedArray)(core_models.ArrayModel)
 
-    @intrinsic
-    def is_mapped(typing_context, array, order):
-        """True, as a constant, of an argument with a tensor map, in this order."""
-        found = isinstance(array, MappedArray) and array.order == literal(order)
+    def make_choice(orders: tuple[str, str], mapped: Any, others: Any) -> Callable[..., Any]:
+        """A device function (a, b, row, col, k): `mapped` for arguments with maps, or `others`.
 
-        def generate(context, builder, sig, args):
-            return ir.IntType(1)(found)
+        It is decided by their types: the other function is not compiled.
+        """
 
-        return signature(types.boolean, array, order), generate
+        @intrinsic
+        def choice(typing_context, a, b, row, col, k):
+            found = tuple(getattr(array, "order", "") for array in (a, b))
+            function = typing_context.resolve_value_type(mapped if found == orders else others)
+            kinds = a, b, row, col, k
+            called = typing_context.resolve_function_type(function, kinds, {})
+
+            def generate(context, builder, sig, args):
+                code = context.get_function(function, called)
+                for library in getattr(code, "libs", ()):
+                    context.active_code_library.add_linking_library(library)
+                return code(builder, args)
+
+            return signature(called.return_type, *kinds), generate
+
+        return choice
 
     @intrinsic
     def tensor_map_of(typing_context, array):
-        """Address of an argument's tensor map; 0 of any other array, which `is_mapped` is not."""
-        name = array.parameter if isinstance(array, MappedArray) else ""
-        text = f"{{ .reg .b64 address; mov.b64 address, {name}; cvta.param.u64 $0, address; }}"
+        """Address of the tensor map of an argument that has one."""
+        symbol = array.parameter
+        text = f"{{ .reg .b64 address; mov.b64 address, {symbol}; cvta.param.u64 $0, address; }}"
 
         def generate(context, builder, sig, args):
-            return (
-                inline_ptx(builder, ir.IntType(64), text, "=l", []) if name else ir.IntType(64)(0)
-            )
+            return inline_ptx(builder, ir.IntType(64), text, "=l", [])
 
         return signature(types.int64, array), generate
 
