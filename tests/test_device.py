@@ -483,16 +483,22 @@ print(record.implementation, record.entry)
 BUILD = """
 from numba import cuda
 import dxgemm
+from dxgemm.epilogues import fast_tanh
 from dxgemm.compiler import FunctionSpec
 from dxgemm.compiler.build import compile_function
 from dxgemm.device.kernel import kernel_of
 
 tile = dxgemm.device.tile("bfloat16", 64, 64, instruction="wgmma")
 
+@cuda.jit(device=True)
+def bounded(x):
+    return fast_tanh(x)
+
 @cuda.jit
 def kernel(a, b, across, out):
     acc = tile.accumulator()
     tile.product(acc, a, b, 0, 0)
+    tile.apply(acc, bounded)
     out[0, 0] = acc[0]
     tile.product(acc, a, across, 0, 0)
     out[1, 0] = acc[0]
@@ -505,12 +511,14 @@ spec = FunctionSpec(
 )
 built = compile_function(spec, "sm_90a")
 print([f"address, tensor_map_{i};" in built.ptx for i in range(4)])
-print("cp.async.bulk.tensor" in built.ptx, "cp.async.cg" in built.ptx, built.record.stack_bytes)
+print(*(text in built.ptx for text in ("cp.async.bulk.tensor", "cp.async.cg", "tanh.approx")),
+      built.record.stack_bytes)
 """
 
 
 def test_arguments_are_copied_by_tma_if_they_are_in_the_layout_of_the_tile(run_python):
-    assert run_python(BUILD).splitlines() == ["[True, True, False, False]", "True True 0"]
+    """Others are copied by threads; functions of `dxgemm.epilogues` are those of kernels."""
+    assert run_python(BUILD).splitlines() == ["[True, True, False, False]", "True True True 0"]
 
 
 @pytest.mark.gpu
