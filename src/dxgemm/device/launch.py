@@ -41,7 +41,6 @@ from dxgemm.runtime.tensor_maps import encode
 MODULE = "dxgemm.handwritten.frames.block_tile"
 HOPPER = "sm_90a"  # has wgmma
 LEAST_CAPABILITY = 80  # whose cp.async all tiles use
-MAP_ALIGNMENT = 64
 MOST_GRID = (MOST_BLOCKS, 65535, 65535)
 # Formats of numbers, by dtype, and dtypes of arrays.
 _FORMATS = {
@@ -127,7 +126,7 @@ def bind_kernel(
     if len(on_device) < len(operands):
         queue = _queue_with_copies(compiled, grid, read, tensor_maps, ordinal)
     else:
-        queue = _queue(compiled, grid, _packed(read, tensor_maps), ordinal)
+        queue = _queue(compiled, grid, read, tensor_maps, ordinal)
 
     def call() -> None:
         target = handle or 0
@@ -217,8 +216,8 @@ def _type_of(value: Any, mapped: tuple[str, bytes]) -> tuple[str, int, str]:
     return value.dtype.name, 0, ""
 
 
-def _packed(values: list[Any], tensor_maps: bytes) -> bytes:
-    """Arguments as the C struct of a kernel's parameters, and aligned tensor maps behind them.
+def _packed(values: list[Any]) -> bytes:
+    """Arguments as the C struct of a kernel's parameters.
 
     numba passes an array as two null pointers, the number of elements, their size, the address, the
     shape and the strides in bytes.
@@ -234,17 +233,22 @@ def _packed(values: list[Any], tensor_maps: bytes) -> bytes:
         else:
             fields.append(_FORMATS[value.dtype.name])
             data.append(value.item())
-    packed = struct.pack("".join(fields), *data)
-    return packed + bytes(-len(packed) % MAP_ALIGNMENT if tensor_maps else 0) + tensor_maps
+    return struct.pack("".join(fields), *data)
 
 
 def _queue(
-    compiled: CompiledKernel, grid: tuple[int, int, int], packed: bytes, ordinal: int
-) -> Callable[[int], None]:
+    compiled: CompiledKernel, grid: tuple[int, int, int], values: list[Any], tensor_maps: bytes,
+    ordinal: int,
+) -> Callable[[int], None]:  # fmt: skip
     """Load a kernel; return a function that queues it with its arguments on a stream."""
-    from dxgemm.runtime.launch import function_of, launch_config, submit_on
+    from dxgemm.runtime.launch import function_of, launch_config, parameter_offset, submit_on
 
     function, submit = function_of(compiled, ordinal), submit_on(ordinal)
+    packed = _packed(values)
+    if tensor_maps:  # behind all other parameters, where the compiler aligned them
+        layouts = (value.layout for value in values if isinstance(value, Operand))
+        parameters = len(values) + sum(4 + 2 * len(layout.shape) for layout in layouts)
+        packed = packed.ljust(parameter_offset(function, parameters), b"\0") + tensor_maps
     buffer, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
     extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
     configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
@@ -295,7 +299,7 @@ def _queue_with_copies(
                 values[place] = operand._replace(pointer=copy.pointer, layout=layout)
                 if not operand.layout.read_only:
                     copies.append(copy)
-            _queue(compiled, grid, _packed(values, tensor_maps), ordinal)(stream)
+            _queue(compiled, grid, values, tensor_maps, ordinal)(stream)
             for copy in copies:
                 copy.download()
 
