@@ -217,7 +217,7 @@ def tasks() -> list[tuple[InnerCase, str]]:
 def build_all() -> None:
     """Build the kernels of the suite in parallel processes, which share caches."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # of each process
-    jobs = min(16, os.cpu_count() or 1)
+    jobs = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(build, *zip(*tasks(), strict=True)))
 
