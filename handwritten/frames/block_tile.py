@@ -12,6 +12,7 @@ tensor maps: their types say so, and the copies for others are not compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
@@ -25,6 +26,7 @@ from dxgemm.handwritten.parts.array_operand import (
 )
 from dxgemm.handwritten.parts.block_parts import (
     TileParts,
+    Ways,
     is_left,
     is_mma,
     make_line_parts,
@@ -32,7 +34,6 @@ from dxgemm.handwritten.parts.block_parts import (
     make_thread_parts,
 )
 from dxgemm.handwritten.parts.elementary import FUNCTIONS
-from dxgemm.handwritten.parts.line_wgmma import Boxes
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.tile_order import make_tile_map
@@ -110,9 +111,13 @@ def make_block_tile(
     if dtype in HALVES or is_mma(config):
         make_parts = make_line_parts if dtype in HALVES else make_mma_parts
     parts = make_parts(config, dtype, out_dtype, layouts, ring_bytes(config, dtype))
-    smem_of, thread_of = _make_block()
+    smem_of, thread_of = block = _make_block()
     position = _make_position(parts, thread_of)
-    products = _make_products(parts, dtype, layouts, smem_of, thread_of)
+    a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
+    make_products = partial(_make_products, dtype=dtype, block=block)
+    products = _make_operand_products(
+        *make_products(parts.of_operands, orders=layouts, allows=(a_allows, b_allows))
+    )
     store_tile, out_operand = parts.store, make_operand("out", out_dtype)
     count, sums = len(parts.fragment.rows), "float64" if dtype == "float64" else "float32"
 
@@ -131,8 +136,9 @@ def make_block_tile(
     of_kept: list[Callable[..., None]] = []
     if kept:
         of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
-        tile_m, _ = extents(config, layouts)
-        of_kept += _make_kept_products(tile_m, dtype, parts, layouts, smem_of, thread_of)
+        orders = layouts[1], layouts[1]  # b is in the place of both
+        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows))
+        of_kept += _make_kept_products(*made)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
     functions = *origins, accumulator, apply, *products, position, store, *of_kept
@@ -201,11 +207,15 @@ def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[
 
 
 def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number: int) -> Any:
-    """A device function: True if an operand of rows x cols allows the fast copies of its layout."""
+    """A device function: True if an operand of rows x cols allows the fast copies of its layout.
+
+    None if there are none.
+    """
+    if not parts.reads_vectors[number]:
+        return None
     from dxgemm.handwritten.parts.intrinsics import global_address
 
     item_bytes, is_whole, along_row = ITEM_BYTES[dtype], parts.needs_whole, layouts[number] == "row"
-    has_vectors = parts.reads_vectors[number]
 
     @device
     def allows(operand, rows, cols):
@@ -213,84 +223,89 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
         place = global_address(operand.data) | other * item_bytes
         if is_whole:
             place |= (cols if along_row else rows) * item_bytes
-        return not has_vectors or (unit == 1 and place % VECTOR_BYTES == 0)
+        return unit == 1 and place % VECTOR_BYTES == 0
 
     return allows
 
 
-def _make_boxed(
-    boxes: Boxes | None, orders: tuple[str, str], smem_of: Any, thread_of: Any
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions of products whose operands TMA copies, if it can.
-
-    fetch(a, b, row, col, k) begins the copies; wrap(multiply) makes a device function
-    (a, b, row, col, k) -> sums, by `multiply` where threads copy.
-    """
-    from numba import int32
-
-    @device
-    def fetch_nothing(a, b, row, col, k):
-        """Threads copy as they multiply."""
-
-    if boxes is None:
-        return fetch_nothing, lambda multiply: multiply
-    fetch_boxes, multiply_boxes = boxes
-
-    @device
-    def fetch_mapped(a, b, row, col, k):
-        maps = tensor_map_of(a), tensor_map_of(b)
-        fetch_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
-
-    @device
-    def multiply_mapped(a, b, row, col, k):
-        maps = tensor_map_of(a), tensor_map_of(b)
-        return multiply_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
-
-    def wrap(multiply: Callable[..., Any]) -> Callable[..., Any]:
-        return make_choice(orders, multiply_mapped, multiply)
-
-    return make_choice(orders, fetch_mapped, fetch_nothing), wrap
-
-
 def _make_products(
-    parts: TileParts, dtype: str, layouts: tuple[str, str], smem_of: Any, thread_of: Any
-) -> tuple[Callable[..., None], ...]:
-    """The device functions fetch, multiply and product."""
+    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Device functions (a, b, row, col, k): fetch, and multiply, which takes the sums first.
+
+    Args:
+        orders: layouts in which TMA copies a and b.
+        allows: of a and of b, as `_make_allows` makes them; None of an a that is kept, in whose
+            place there is b.
+        block: the device functions of `_make_block`.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
+    (smem_of, thread_of), (a_allows, b_allows) = block, allows
     a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
-    fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
-    a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
-    fetch_operands, wrap = _make_boxed(parts.boxes, layouts, smem_of, thread_of)
+    fast, plain, boxes = ways
+    checks_a, checks_b = a_allows is not None, b_allows is not None
+    has_fast = checks_a or checks_b
 
     @device
-    def multiply_copied(a, b, row, col, k):
-        sync_block()  # others may still use the shared memory
+    def fetch(a, b, row, col, k):
+        """Threads copy as they multiply."""
+
+    @device
+    def multiply(a, b, row, col, k):
+        sync_block()  # others may still use the shared memory, or write what is kept
         left, right, k = a_operand(a), b_operand(b), int32(k)
-        m, n, smem, thread = a.shape[0], b.shape[1], smem_of(), thread_of()
-        none = int32(0)
+        m, n, smem, thread, none = a.shape[0], b.shape[1], smem_of(), thread_of(), int32(0)
         tile = Tile(none, none, none, row, col, m, none, k)
-        if is_single:
-            sums = plain(smem, thread, none, tile, left, right, m, n, k)
-        else:
-            is_fast = a_allows(left, m, k) and b_allows(right, k, n)
+        is_fast = has_fast
+        if checks_a:
+            is_fast = a_allows(left, m, k)
+        if checks_b:
+            is_fast = is_fast and b_allows(right, k, n)
+        if has_fast:
             if is_fast:
                 sums = fast(smem, thread, none, tile, left, right, m, n, k)
             else:
                 sums = plain(smem, thread, none, tile, left, right, m, n, k)
+        else:
+            sums = plain(smem, thread, none, tile, left, right, m, n, k)
         return sums
 
-    multiply_operands = wrap(multiply_copied)
+    if boxes is not None:
+        fetch_boxes, multiply_boxes = boxes
+
+        @device
+        def fetch_mapped(a, b, row, col, k):
+            maps = tensor_map_of(a), tensor_map_of(b)
+            fetch_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
+
+        @device
+        def multiply_mapped(a, b, row, col, k):
+            maps = tensor_map_of(a), tensor_map_of(b)
+            return multiply_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
+
+        fetch = make_choice(orders, fetch_mapped, fetch)
+        multiply = make_choice(orders, multiply_mapped, multiply)
+
+    @device
+    def put_sums(acc, a, b, row, col, k):
+        put_registers(acc, multiply(a, b, row, col, k))
+
+    return fetch, put_sums
+
+
+def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch, multiply and product."""
 
     @device
     def fetch(a, b, row, col):
-        fetch_operands(a, b, row, col, a.shape[1])
+        fetch_tile(a, b, row, col, a.shape[1])
 
     @device
     def multiply(acc, a, b, row, col):
-        put_registers(acc, multiply_operands(a, b, row, col, a.shape[1]))
+        put_sums(acc, a, b, row, col, a.shape[1])
 
     @device
     def product(acc, a, b, row, col):
@@ -298,6 +313,25 @@ def _make_products(
         multiply(acc, a, b, row, col)
 
     return fetch, multiply, product
+
+
+def _make_kept_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
+
+    @device
+    def fetch_for_kept(b, col):
+        fetch_tile(b, b, 0, col, b.shape[0])
+
+    @device
+    def multiply_kept(acc, b, col):
+        put_sums(acc, b, b, 0, col, b.shape[0])
+
+    @device
+    def product_of_kept(acc, b, col):
+        fetch_for_kept(b, col)
+        multiply_kept(acc, b, col)
+
+    return fetch_for_kept, multiply_kept, product_of_kept
 
 
 def _make_keep(
@@ -335,50 +369,3 @@ def _make_keep(
                     put(smem, r, k, values)
 
     return keep
-
-
-def _make_kept_products(
-    tile_m: int, dtype: str, parts: TileParts, layouts: tuple[str, str], smem_of: Any,
-    thread_of: Any,
-) -> tuple[Callable[..., None], ...]:  # fmt: skip
-    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.intrinsics import sync_block
-
-    b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
-    b_allows, orders = _make_allows(parts, dtype, layouts, 1), (layouts[1], layouts[1])
-    fast, plain = parts.kept_fast, parts.kept_plain
-    fetch_operand, wrap = _make_boxed(parts.kept_boxes, orders, smem_of, thread_of)
-
-    @device
-    def multiply_copied(a, b, row, col, k):
-        sync_block()  # others may still use the shared memory, or write what is kept
-        right, k, none = b_operand(b), int32(k), int32(0)
-        smem, thread, m, n = smem_of(), thread_of(), int32(tile_m), b.shape[1]
-        tile = Tile(none, none, none, none, col, m, none, k)
-        if is_single:
-            sums = plain(smem, thread, none, tile, right, right, m, n, k)
-        else:
-            if b_allows(right, k, n):
-                sums = fast(smem, thread, none, tile, right, right, m, n, k)
-            else:
-                sums = plain(smem, thread, none, tile, right, right, m, n, k)
-        return sums
-
-    multiply_operand = wrap(multiply_copied)
-
-    @device
-    def fetch_for_kept(b, col):
-        fetch_operand(b, b, 0, col, b.shape[0])
-
-    @device
-    def multiply_kept(acc, b, col):
-        put_registers(acc, multiply_operand(b, b, 0, col, b.shape[0]))
-
-    @device
-    def product_of_kept(acc, b, col):
-        fetch_for_kept(b, col)
-        multiply_kept(acc, b, col)
-
-    return fetch_for_kept, multiply_kept, product_of_kept

@@ -32,36 +32,43 @@ from dxgemm.handwritten.parts.tile_store import make_store_tile
 from dxgemm.handwritten.parts.unroll import device
 
 
+class Ways(NamedTuple):
+    """Products of a tile by the ways in which their operands are copied.
+
+    Attributes:
+        fast, plain: device functions of the frame, with copies of 16 bytes, if the tile has such,
+            and with those for any strides.
+        boxes: those of arguments that TMA copies, or None.
+    """
+
+    fast: Callable[..., Any]
+    plain: Callable[..., Any]
+    boxes: line_wgmma.Boxes | None = None
+
+
 class TileParts(NamedTuple):
     """Parts of a tile that depend on how it multiplies.
 
     Attributes:
         reads_vectors: for a and b: True if the fast copies are of 16 bytes.
         needs_whole: True if these cannot end within 16 bytes.
-        fast, plain: device functions of the frame, with the fast copies and with those for any
-            strides.
-        kept_fast, kept_plain: the same with an a that is kept.
+        of_operands, of_kept: products of a and b, and of an a that is kept with b.
         corner: device function: (thread) -> row and column of its first element in the tile.
         fragment: its elements from there on.
         put: device function: (address of the kept tiles, r, k, values of `run` columns from k on).
         run: neighbours in a row that consecutive registers are.
         store: device function: (sums, smem, thread, out operand, row, col, m, n).
-        boxes, kept_boxes: products of arguments by TMA, and with an a that is kept; or None.
     """
 
     reads_vectors: tuple[bool, bool]
     needs_whole: bool
-    fast: Callable[..., Any]
-    plain: Callable[..., Any]
-    kept_fast: Callable[..., Any]
-    kept_plain: Callable[..., Any]
+    of_operands: Ways
+    of_kept: Ways
     corner: Callable[..., Any]
     fragment: Fragment
     put: Callable[..., None]
     run: int
     store: Callable[..., None]
-    boxes: line_wgmma.Boxes | None = None
-    kept_boxes: line_wgmma.Boxes | None = None
 
 
 def is_mma(config: Any) -> bool:
@@ -157,8 +164,8 @@ def make_thread_parts(
     a_fast, b_fast = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors
     kept = thread_mainloop.KEPT
     return TileParts(
-        (a_vectors, b_vectors), False, sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
-        sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
+        (a_vectors, b_vectors), False, Ways(sums_of(a_fast, b_fast), sums_of(a_mode, b_mode)),
+        Ways(sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at)),
         corner, fragment, put, 1, make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip
 
@@ -226,9 +233,9 @@ def make_line_parts(
         store_tile(sums, chunks, thread, tile, none, result, begin_store(result))
 
     return TileParts(
-        (True, True), True, sums_of(a_layout, b_layout), sums_of("each", "each"),
-        sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at),
-        corner, fragment, put, 2, store_sums, boxes, kept_boxes,
+        (True, True), True, Ways(sums_of(a_layout, b_layout), sums_of("each", "each"), boxes),
+        Ways(sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at), kept_boxes),
+        corner, fragment, put, 2, store_sums,
     )  # fmt: skip
 
 
@@ -283,7 +290,7 @@ def make_mma_parts(
         store_shared(at, 0, values)
 
     return TileParts(
-        (fits[0], fits[1]), True, sums_of(fast), sums_of(plain), sums_of(fast, kept_at),
-        sums_of(plain, kept_at), corner, fragment, put, 1,
+        (fits[0], fits[1]), True, Ways(sums_of(fast), sums_of(plain)),
+        Ways(sums_of(fast, kept_at), sums_of(plain, kept_at)), corner, fragment, put, 1,
         make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip
