@@ -310,7 +310,7 @@ def test_operands_that_tma_copies(dtype, extents, layouts):
             own.store(acc, last, row, col)
 
     def run():
-        m, k, n, columns = (300, 1000, 512, 328) if ON_GPU else (16, 264, own.n + 8, own.n + 8)
+        m, k, n, columns = (304, 1000, 512, 328) if ON_GPU else (16, 264, own.n + 8, own.n + 8)
         a, b, w = (
             made(ints(shape, dtype, i) % 2 if i == 0 else ints(shape, dtype, i), layout)
             for i, (shape, layout) in enumerate(
