@@ -244,13 +244,13 @@ def make_find_box(config: WarpgroupConfig, layouts: tuple[str, str], copies_a: b
     @device
     def find_box(thread, maps, row, col):
         number: int32 = thread // 32
-        along, tensor_map, inner_step = (
-            int32(col + (number - a_boxes) * BOX),
-            maps[1],
-            int32(b_along),
-        )
+        along: int32 = col + (number - a_boxes) * BOX
+        inner_step: int32 = b_along
+        tensor_map = maps[1]
         if number < a_boxes:
-            along, tensor_map, inner_step = int32(row + number * BOX), maps[0], int32(a_along)
+            along = row + number * BOX
+            inner_step = a_along
+            tensor_map = maps[0]
         outer_step: int32 = BOX - inner_step
         inner, outer = along, int32(0)
         if inner_step != 0:

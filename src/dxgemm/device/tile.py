@@ -223,8 +223,8 @@ def tile(
         product(acc, a, b, row, col): acc = the tile of a @ b from row and col on. a (m, k) and
             b (k, n) have any shapes and strides; elements outside of them count as zero.
         fetch(a, b, row, col), multiply(acc, a, b, row, col): the same in two steps. Where TMA
-            copies, the first stages are under way after the first one; another product must not
-            come between them, but `apply`, `keep` and `store` may.
+            copies, the first stages are under way after the first one. The second one must follow,
+            with the same arguments; `apply`, `keep` and `store` may come between them.
         apply(acc, function): acc[i] = function(acc[i]), by a device function of one number.
         position(i): row and column of acc[i] in the tile; they may lie outside of the result.
         store(acc, out, row, col): write the elements that lie inside of out.
