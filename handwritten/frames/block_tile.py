@@ -342,6 +342,8 @@ def _make_keep(
     from numba import float32, float64, int32
 
     put, run, count = parts.put, parts.run, len(parts.fragment.rows)
+    put_run, place, has_runs = parts.put_run, parts.place, parts.put_run is not None
+    tile_k = config.tile_k
     start, (_, tile_n) = ring_bytes(config, dtype), extents(config, layouts)
     scalar = float64 if dtype == "float64" else float32
     room = -(-kept // config.tile_k) * config.tile_k
@@ -350,10 +352,16 @@ def _make_keep(
     def keep(acc, col, cols):
         smem: int32 = smem_of() + start
         sums = take_registers(count, acc)
-        if col + tile_n <= cols and col + tile_n <= room:
-            for i in static_range(0, count, run):
-                r, c = position(i)
-                put(smem, r, int32(col + c), sums[i : i + run])
+        if col + tile_n <= cols and col + tile_n <= room and col % tile_k == 0:
+            if has_runs:  # few addresses, so little code, which runs once
+                r, c = position(0)
+                first = place(smem, r, int32(col + c))
+                for number in static_range(count // run):
+                    put_run(first, number, sums[run * number : run * number + run])
+            else:
+                for i in static_range(0, count, run):
+                    r, c = position(i)
+                    put(smem, r, int32(col + c), sums[i : i + run])
         else:
             for i in static_range(0, count, run):
                 r, c = position(i)

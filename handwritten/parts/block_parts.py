@@ -56,6 +56,9 @@ class TileParts(NamedTuple):
         corner: device function: (thread) -> row and column of its first element in the tile.
         fragment: its elements from there on.
         put: device function: (address of the kept tiles, r, k, values of `run` columns from k on).
+        put_run: device function: (address of those of a thread's first ones, number of the run,
+            values), where the tile begins at a stage of the kept ones; None where `put` does.
+        place: device function: (address of the kept tiles, r, k) -> that of an element.
         run: neighbours in a row that consecutive registers are.
         store: device function: (sums, smem, thread, out operand, row, col, m, n).
     """
@@ -69,6 +72,8 @@ class TileParts(NamedTuple):
     put: Callable[..., None]
     run: int
     store: Callable[..., None]
+    put_run: Callable[..., None] | None = None
+    place: Callable[..., Any] | None = None
 
 
 def is_mma(config: Any) -> bool:
@@ -217,10 +222,23 @@ def make_line_parts(
 
     place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place
 
+    # Rows of a fragment are eights apart, and so are columns: a permuted chunk changes by XOR.
+    runs = list(zip(fragment.rows[::2], fragment.cols[::2], strict=True))
+    chunk_of = tuple(col % tile_k * ITEM_BYTES[dtype] for _, col in runs)
+    line_of = tuple(row * LINE_BYTES + col // tile_k * tile_bytes for row, col in runs)
+
+    @device
+    def kept_place(smem, r, k):
+        return int32(smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k)))
+
     @device
     def put(smem, r, k, values):
-        at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
-        store_shared(at, 0, (pack_pair(kind, values[0], values[1]),))
+        store_shared(kept_place(smem, r, k), 0, (pack_pair(kind, values[0], values[1]),))
+
+    @device
+    def put_run(first, number, values):
+        at: int32 = first ^ chunk_of[number]
+        store_shared(at, line_of[number], (pack_pair(kind, values[0], values[1]),))
 
     begin_store, store_tile = store.make_store(config, out_dtype)
 
@@ -235,7 +253,7 @@ def make_line_parts(
     return TileParts(
         (True, True), True, Ways(sums_of(a_layout, b_layout), sums_of("each", "each"), boxes),
         Ways(sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at), kept_boxes),
-        corner, fragment, put, 2, store_sums,
+        corner, fragment, put, 2, store_sums, put_run, kept_place,
     )  # fmt: skip
 
 
