@@ -55,6 +55,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "fp8.md": suite_text(gpus, "fp8"),
         DOCS / "integers.md": suite_text(gpus, "integers"),
         DOCS / "device.md": suite_text(gpus, "device"),
+        DOCS / "inner.md": suite_text(gpus, "inner"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),
         DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),

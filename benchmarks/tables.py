@@ -534,7 +534,11 @@ def device(results: Results) -> list[Part]:
         DTYPE, SIZE, ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
         ("instruction", lambda row: row["instruction"] or ""),
     ]  # fmt: skip
-    columns = [("us", cell("gpu_us")), ("x gemm", times("vs_gemm"))]
+    in_turn = where(implementation="tiles in turn")
+    columns = [
+        ("us", cell("gpu_us")), ("x gemm", times("vs_gemm")),
+        ("in turn, x gemm", times("vs_gemm", in_turn)),
+    ]  # fmt: skip
     sizes = [("m", get("m")), ("k and n", get("n")), ("columns between", get("k1"))]
     own = [row for row in chains if row["vs_two_calls"] is not None]
     by_kernel = across(own, "implementation", lambda of: times("vs_two_calls", of))
@@ -563,6 +567,20 @@ def patched(results: Results) -> list[Part]:
     ]
 
 
+def inner(results: Results) -> list[Part]:
+    """Products by inner functions against their instructions, torch, and themselves with argmin."""
+    labels = [
+        ("function", get("inner")), DTYPE, SIZE,
+        ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
+    ]  # fmt: skip
+    columns = [
+        ("us", cell("gpu_us")), ("10^12 pairs/s", cell("tpairs_per_s")),
+        ("x bound", times("vs_bound")), ("x torch.cdist", times("vs_cdist")),
+        ("x torch.compile", times("vs_compiled")), ("x with argmin", times("vs_plain")),
+    ]  # fmt: skip
+    return pivot("Other times over dxgemm's:", extras(results), labels, columns)
+
+
 def build_time(results: Results) -> list[Part]:
     """Seconds of each step of a process, of several dtypes and kernels the most."""
     labels = [("step", get("step")), ("kernel", get("implementation"))]
@@ -587,6 +605,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "fp8": [fp8],
     "integers": [integers, summary],
     "device": [device],
+    "inner": [inner],
     "precision": [precision_rates, precision_refusals],
     "accuracy": [accuracy_summary],
 }

@@ -11,7 +11,6 @@ runs.
 from __future__ import annotations
 
 import argparse
-import math
 from functools import cache
 from typing import Any
 
@@ -21,20 +20,21 @@ from numba import cuda, float32
 import dxgemm
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, send, to_dtype
-from dxgemm.epilogues import gelu_tanh
+from dxgemm.epilogues import fast_gelu_tanh, fast_tanh
 from dxgemm.gpu.status import simulator_enabled
 
 DTYPE = "float32" if simulator_enabled() else "bfloat16"
 TILE = (8, 32) if simulator_enabled() else (64, 128)
 ROWS, WIDTHS = (8, [33]) if simulator_enabled() else (16384, [128, 256])
-TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}  # of the result's norm: two roundings
+TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-2}  # of the result's norm
 
 
 @cuda.jit(device=True)
 def gelu(x):
-    """The approximation of `dxgemm.epilogues.gelu_tanh`, in float32."""
-    argument = float32(0.7978845608) * x * (float32(1) + float32(0.044715) * x * x)
-    return float32(0.5) * x * (float32(1) + math.tanh(argument))
+    """The approximation of `dxgemm.epilogues.fast_gelu_tanh`, in float32."""
+    half = float32(0.5) * x
+    argument = x * (float32(0.7978845608) + float32(0.0356774081) * x * x)
+    return half + half * fast_tanh(argument)
 
 
 @cache
@@ -48,11 +48,14 @@ def make_mlp(dtype: str, m: int, n: int, width: int, **options: Any) -> tuple[An
         acc = tile.accumulator()
         for col in range(0, w1.shape[1], tile.n):
             tile.product(acc, x, w1, row, col)
-            for i in range(tile.per_thread):
-                acc[i] = gelu(acc[i])
+            if col + tile.n >= w1.shape[1]:
+                tile.fetch_for_kept(w2, 0)
+            tile.apply(acc, gelu)
             tile.keep(acc, col, w1.shape[1])
         for col in range(0, w2.shape[1], tile.n):
-            tile.product_of_kept(acc, w2, col)
+            tile.multiply_kept(acc, w2, col)
+            if col + tile.n < w2.shape[1]:
+                tile.fetch_for_kept(w2, col + tile.n)
             tile.store(acc, out, row, col)
 
     return tile, mlp
@@ -66,7 +69,7 @@ def plan_mlp(x: Any, w1: Any, w2: Any, out: Any, instruction: str | None = None)
 
 def plan_two_calls(x: Any, w1: Any, w2: Any, hidden: Any, out: Any) -> Any:
     """The same by two calls of `gemm`."""
-    first = dxgemm.plan(x, w1, out=hidden, epilogue=gelu_tanh)
+    first = dxgemm.plan(x, w1, out=hidden, epilogue=fast_gelu_tanh)
     second = dxgemm.plan(hidden, w2, out=out)
 
     def call() -> None:

@@ -44,7 +44,8 @@ KINDS = {
     "float64": ("float64", "pipeline", (128, 64, 16, 128, 4)),
     "float16": ("float32", "pipeline_tma", (128, 256, 64, 256, 4)),
 }
-TILES = {"float64": (64, 128), "float16": (128, 128)}  # of dxgemm.device, by dtype
+# Tiles of dxgemm.device, by dtype.
+TILES = {"float64": (64, 128, None), "float16": (128, 256, "wgmma")}
 
 
 def nvmath_pipeline(a: Any, b: Any, out: Any) -> Callable[[], None]:
@@ -136,7 +137,8 @@ def make_tile_kernel(dtype: str, result_dtype: str) -> tuple[Any, Any]:
     """Make a tile, and a numba kernel around it."""
     from numba import cuda
 
-    tile = dxgemm.device.tile(dtype, *TILES[dtype], out=result_dtype)
+    m, n, instruction = TILES[dtype]
+    tile = dxgemm.device.tile(dtype, m, n, out=result_dtype, instruction=instruction)
 
     @cuda.jit
     def kernel(a, b, out):

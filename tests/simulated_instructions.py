@@ -359,7 +359,8 @@ def prefetch_line(address: Any) -> None:
 
 _EMPTY = (
     "publish_barriers", "publish_shared", "prefetch_tensor_map", "publish_tensor_maps",
-    "acquire_tensor_map", "begin_wgmma", "commit_wgmma", "wait_wgmma", "limit_registers",
+    "acquire_tensor_map", "end_barrier", "begin_wgmma", "commit_wgmma", "wait_wgmma",
+    "limit_registers",
 )  # fmt: skip
 _HOPPER = {**dict.fromkeys(_EMPTY, _nothing), "expect_bytes": arrive, "arrive_at": arrive}
 _HOPPER["meet_cluster"] = cluster_sync
