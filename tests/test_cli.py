@@ -611,7 +611,7 @@ class TestBench:
         ("arguments", "script", "passed_on"),
         [
             (("--suite", "gemm", "--smoke"), "run.py", ["--suite=gemm", "--smoke"]),
-            (("--report",), "report.py", ["--html", str(bench_command.REPORT)]),
+            (("--report",), "report.py", []),
         ],
     )
     def test_it_runs_the_scripts_of_the_clone(self, monkeypatch, arguments, script, passed_on):
