@@ -1,7 +1,8 @@
 """Every code block of README and the pages runs here, or says why it does not.
 
 Blocks with prompts are doctests. Other Python is executed, a page's blocks after each other in one
-namespace. It is empty for README and quickstart, whose blocks a newcomer pastes in order. Where
+namespace. It is empty for README, the first page and quickstart, whose blocks a newcomer pastes in
+order. Where
 there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is a block that
 begins with such a line. Excerpts of kernel files stand in those files. Lines that begin with
 `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
@@ -37,7 +38,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_GPU = re.compile(r"#.*needs a GPU$")
-PASTED_IN_ORDER = {"README.md", "docs/quickstart.md"}
+PASTED_IN_ORDER = {"README.md", "docs/index.md", "docs/quickstart.md"}
 # What these do cannot be tried here.
 INSTALLERS = {"git", "make", "pip"}
 QUICK_COMMANDS = {"explain", "implementations", "info", "cache"}
