@@ -1,4 +1,4 @@
-"""Copy of a triangular matrix, with zeros beside its diagonal, for products that read these.
+"""Copy of a triangular matrix, with zeros on the other side of its diagonal, for other kernels.
 
 Idea: a block copies a tile, its lanes along a row; a thread reads all of its elements before it
 writes the first, so that they are on their way together. Elements of the other triangle are not

@@ -2,7 +2,7 @@
 
 Each row, or column, has several partial results, one from each tile that it runs through (see
 `reduction`). Each group of threads in a block has a line. Its members take the partial results
-in turn and merge pairwise what they have.
+in turn and merge them pairwise.
 Layout: m lines, n results of each, from k partial ones. The last parameter has the buffers of
 partial results, then the arrays that are written: values and indices.
 Constraints: see `GroupsConfig`.
@@ -27,7 +27,7 @@ class Config(GroupsConfig):
     """A `GroupsConfig` whose groups have a line each."""
 
     def smem_bytes(self, dtype: str) -> int:
-        """Upper bound: eight values and their indices a thread."""
+        """Upper bound: eight values and their indices per thread."""
         return self.threads * 8 * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -55,7 +55,7 @@ def make_kernel(
         written: "values", "indices", "values indices", or "means", which are values divided by a
             number.
         epilogue: a `Fusion` of a reduction alone. Its operands: the buffers of
-            values and of indices; of what is written an array each, but with WHOLE for indices one
+            values and of indices; one array for each result, but with WHOLE for indices one
             of rows and one of columns, and the columns of the matrix; of means a further number,
             their divisor.
     """
@@ -125,7 +125,7 @@ def make_kernel(
 
     @gemm_kernel
     def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This block's lines, this thread's place ---
+        # --- This block's lines, this thread's share ---
         values_smem = cuda.shared.array(threads * values, scalar)
         indices_smem = cuda.shared.array(smem_indices, int64)
         thread: int32 = cuda.threadIdx.x & 1023

@@ -8,7 +8,7 @@ side; then their sum is rounded, to within 2**-50 of half a unit in the last pla
 A thread takes four neighbours of a row. Of a symmetric result, blocks take the tiles that meet the
 lower triangle; mirror images of these pass through shared memory, so that their rows are coalesced.
 Layout: a is (moduli, m, n) residues, any batch, rows padded to 32 bytes; c and out (m, n), any
-strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
+strides. In the last parameter, after the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: none. If the flag is not 0, the kernel writes nothing and leaves the product to
 `native_fallback`.

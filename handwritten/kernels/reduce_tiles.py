@@ -7,7 +7,7 @@ own. Memory bandwidth bounds its speed.
 Layout: a (m, n), whose columns count as k, any strides, any batch. The parameters are those of a
 GEMM; b, c and out are not used.
 Constraints: none.
-Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sequential part a thread.
+Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sequential part per thread.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Config(WarpConfig):
         return tile_outer * ITEM_BYTES + VECTOR_BYTES
 
     def tile_place(self, tile_outer: int, is_along_k: bool, group_lines: int) -> TileBytes:
-        """An operand's tile in shared memory, where it lies as in global memory."""
+        """An operand's tile in shared memory, in the layout of global memory."""
         if is_along_k:
             return TileBytes(self.k_line_bytes(group_lines), ITEM_BYTES)
         return TileBytes(ITEM_BYTES, self.line_bytes(tile_outer))

@@ -1,4 +1,4 @@
-"""Groups of threads in a block: their places, and what their members have, merged.
+"""Groups of threads in a block: their slots, and what their members have, merged.
 
 Source: M. Harris, "Optimizing Parallel Reduction in CUDA": halves added to halves.
 """
@@ -55,12 +55,12 @@ def make_merge_members(
 ) -> Callable[..., Any]:
     """A device function: (smem, place, member, values) -> values of a group, in its member 0.
 
-    All threads of the block call it together, none of which needs what is in shared memory.
+    All threads of the block call it together, none of which needs the contents of shared memory.
 
     Args:
         config: a `GroupsConfig`.
-        apart: places from a member of a group to the next.
-        counts: values of a thread in each of the arrays of smem, which have so many per place.
+        apart: slots from a member of a group to the next.
+        counts: values of a thread in each of the arrays of smem, which have so many per slot.
         merge: device function of the values of two members.
     """
     from numba import int32
