@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,18 @@ def test_no_block_is_left_out_but_of_installers():
     left_out = [block for block in blocks("commands") if not block.text.startswith("dxgemm ")]
     for block in (*left_out, *blocks("other")):
         assert block.text.split()[0] in INSTALLERS, block
+
+
+def test_the_five_tasks_of_quickstart_are_right():
+    (text,) = (b.text for b in blocks("python") if "quickstart" in b.page and "rbf" in b.text)
+    names: dict[str, Any] = {}
+    exec(text, names)
+    x, y, hidden = names["x"], names["y"], names["hidden"]
+    distances = ((x[:, np.newaxis] - y) ** 2).sum(axis=2)
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(names["nearest"], distances.argmin(axis=1))
+    close(hidden, epilogues.gelu.on_host(x @ names["w1"] + names["b1"])[0])
+    close(names["z"], hidden @ names["w2"] + names["b2"] + x)
+    close(names["power"], (abs(names["signals"] @ names["weights"]) ** 2).mean(axis=0))
+    close(names["covariance"], np.cov(x.T))
+    close(names["kernel"], np.exp(-distances / 2))
