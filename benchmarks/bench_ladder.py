@@ -26,7 +26,8 @@ FULL_PRECISION = [("float32", None), ("float64", None)]
 REDUCED_PRECISION = [("float32", "tf32"), ("float16", None), ("bfloat16", None)]
 
 SQUARES = [256, 512, 1024, 2048, 4096, 8192]
-# Of few k, by every rung, in float32.
+# Of few k, in float32, by the top rungs and some before.
+SHORT_RUNGS = ("shared_tile", "thread_tile_2d", "conflict_free", "async_copy")
 SHORT = [(m, n, k) for m in (2048, 4096) for n in (2048, 4096) for k in (512, 1024)]
 # For the top rungs: larger, not square, and no multiple of a tile.
 LARGEST = [(16384, 16384, 16384)]
@@ -60,14 +61,15 @@ def is_made_for(rung: Any, case: Case) -> bool:
 
 
 def variants_of(case: Case) -> Groups:
-    """Configs of every rung on squares and few k, of the top rungs on other shapes, and cuBLAS."""
+    """Configs of every rung on squares, of some rungs on other shapes, and cuBLAS."""
     shape = case.m, case.n, case.k
-    is_whole = SMOKE or shape in SHORT or (len(set(shape)) == 1 and case.m in SQUARES)
+    is_square = SMOKE or (len(set(shape)) == 1 and case.m in SQUARES)
+    names = TOP_NAMES + (SHORT_RUNGS if shape in SHORT else ())
     few = 1 if SMOKE else None
     groups = {
         rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)[:few]}
         for rung in RUNGS
-        if is_made_for(rung, case) and (is_whole or rung.name in TOP_NAMES)
+        if is_made_for(rung, case) and (is_square or rung.name in names)
     }
     return groups | {CUBLAS: {CUBLAS: own(CUBLAS)}} if groups else {}
 
