@@ -20,18 +20,21 @@ import numpy as np
 from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.reduction import FEW_VALUES
 
 
 @dataclass(frozen=True)
 class Config(GroupsConfig):
-    """A `GroupsConfig` whose groups have a line each."""
+    """A `GroupsConfig` whose groups have a line each, for up to `most_values` of a thread."""
+
+    most_values: int = FEW_VALUES
 
     def smem_bytes(self, dtype: str) -> int:
-        """Upper bound: eight values and their indices per thread."""
-        return self.threads * 8 * 16
+        """Upper bound: values and their indices of 8 bytes each, per thread."""
+        return self.threads * self.most_values * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
-        return 8 * 16
+        return self.most_values * 16
 
 
 # Use of the merged results: they are merged again; they are the results of lines; or they are those
@@ -70,7 +73,8 @@ def make_kernel(
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type
     reducer = make_reducer(reduction, dtype)
-    no_partial, merge = reducer.no_partial, reducer.merge
+    no_partial, merge, merge_stored = reducer.no_partial, reducer.merge, reducer.merge_stored
+    in_memory = merge_stored is not None
     values, indices = reducer.values, reducer.indices
     finish, results = reducer.finish, reducer.results
     lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
@@ -80,7 +84,7 @@ def make_kernel(
     index_array = first_array + (1 if writes_values else 0)
     smem_indices = max(threads * indices, 1)
     find_block = make_find_block(lines)
-    merge_members = make_merge_members(config, lines, (values, indices), merge)
+    merge_members = make_merge_members(config, lines, (values, indices), merge, merge_stored)
 
     @device
     def load(extra, place):
@@ -136,7 +140,12 @@ def make_kernel(
         partial = no_partial()
         if line < m:
             for slot in range(member, k, group_threads):
-                partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
+                place = (matrix * k + slot) * m + line
+                if in_memory:
+                    step = extra[0][1] // values
+                    partial = merge_stored(partial, extra[0][0], extra[1][0], place, step)
+                else:
+                    partial = merge(partial, load(extra, place))
         partial = merge_members((values_smem, indices_smem), thread, member, partial)
         # --- Epilogue ---
         if member == 0 and line < m:
@@ -147,10 +156,17 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(groups=32, threads_per_group=8), Config(groups=1, threads_per_group=256)),
+    configs=(
+        Config(groups=32, threads_per_group=8),
+        Config(groups=1, threads_per_group=256),
+        Config(groups=8, threads_per_group=8, most_values=32),
+        Config(groups=1, threads_per_group=64, most_values=32),
+    ),
     simulator_configs=(
         Config(groups=2, threads_per_group=4),
         Config(groups=1, threads_per_group=8),
+        Config(groups=2, threads_per_group=2, most_values=32),
+        Config(groups=1, threads_per_group=4, most_values=32),
     ),
     block_count=block_count,
 )
