@@ -47,6 +47,37 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.groups)
 
 
+def make_add(reducer: Any) -> Callable[..., Any]:
+    """A device function: (partial, extra, place) -> the same merged with one in the buffers."""
+    from dxgemm.handwritten.parts.unroll import device, static_range
+
+    values, indices = reducer.values, reducer.indices
+    merge, merge_stored = reducer.merge, reducer.merge_stored
+    in_memory = merge_stored is not None
+
+    @device
+    def load(extra, place):
+        """A partial result from the buffers."""
+        partial = ()
+        buffer, size = extra[0]
+        for j in static_range(values):
+            partial = partial + (buffer[place + size // values * j],)
+        if indices > 0:
+            index_buffer, size = extra[1]
+            for j in static_range(indices):
+                partial = partial + (index_buffer[place + size // indices * j],)
+        return partial
+
+    @device
+    def add(partial, extra, place):
+        if in_memory:
+            step = extra[0][1] // values
+            return merge_stored(partial, extra[0][0], extra[1][0], place, step)
+        return merge(partial, load(extra, place))
+
+    return add
+
+
 def make_kernel(
     config: Config, dtype: str, end: str, written: str, epilogue: Any
 ) -> Callable[..., None]:
@@ -73,8 +104,7 @@ def make_kernel(
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type
     reducer = make_reducer(reduction, dtype)
-    no_partial, merge, merge_stored = reducer.no_partial, reducer.merge, reducer.merge_stored
-    in_memory = merge_stored is not None
+    no_partial, add = reducer.no_partial, make_add(reducer)
     values, indices = reducer.values, reducer.indices
     finish, results = reducer.finish, reducer.results
     lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
@@ -84,20 +114,8 @@ def make_kernel(
     index_array = first_array + (1 if writes_values else 0)
     smem_indices = max(threads * indices, 1)
     find_block = make_find_block(lines)
-    merge_members = make_merge_members(config, lines, (values, indices), merge, merge_stored)
-
-    @device
-    def load(extra, place):
-        """A partial result from the buffers."""
-        partial = ()
-        buffer, size = extra[0]
-        for j in static_range(values):
-            partial = partial + (buffer[place + size // values * j],)
-        if indices > 0:
-            index_buffer, size = extra[1]
-            for j in static_range(indices):
-                partial = partial + (index_buffer[place + size // indices * j],)
-        return partial
+    counts = values, indices
+    merge_members = make_merge_members(config, lines, counts, reducer.merge, reducer.merge_stored)
 
     @device
     def put(partial, matrix, line, extra):
@@ -140,12 +158,7 @@ def make_kernel(
         partial = no_partial()
         if line < m:
             for slot in range(member, k, group_threads):
-                place = (matrix * k + slot) * m + line
-                if in_memory:
-                    step = extra[0][1] // values
-                    partial = merge_stored(partial, extra[0][0], extra[1][0], place, step)
-                else:
-                    partial = merge(partial, load(extra, place))
+                partial = add(partial, extra, (matrix * k + slot) * m + line)
         partial = merge_members((values_smem, indices_smem), thread, member, partial)
         # --- Epilogue ---
         if member == 0 and line < m:

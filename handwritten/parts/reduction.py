@@ -253,16 +253,6 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
             state = other
         return state
 
-    def merge_stored(state, stored_values, stored_indices, start, step):
-        """Insert until a value comes after all that are held: the others are no better."""
-        for j in range(count):
-            value, index = stored_values[start + j * step], stored_indices[start + j * step]
-            last, last_index = state[count - 1], state[2 * count - 1]
-            if precedes(last, value) or (not precedes(value, last) and last_index <= index):
-                break
-            state = insert(state, value, index)
-        return state
-
     def finish(partial):
         return partial[0:count]
 
@@ -274,12 +264,31 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
         partial=device_function(unroll(partial)),
         no_partial=make_empty(int64(NO_INDEX)),
         merge=merge,
-        merge_stored=device_function(unroll(merge_stored)) if count > FEW_VALUES else None,
+        merge_stored=_make_stored_merge(count, precedes, insert) if count > FEW_VALUES else None,
         finish=device_function(unroll(finish)),
         values=count,
         indices=indices,
         results=count,
     )
+
+
+def _make_stored_merge(
+    count: int, precedes: Callable[..., Any], insert: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make `merge_stored` of a sorter: its code is that of one insertion, however many values."""
+    from dxgemm.handwritten.parts.unroll import device
+
+    @device
+    def merge_stored(state, values, indices, start, step):
+        for j in range(count):
+            value, index = values[start + j * step], indices[start + j * step]
+            last, last_index = state[count - 1], state[2 * count - 1]
+            if precedes(last, value) or (not precedes(value, last) and last_index <= index):
+                break  # it comes after all that are held, and so do those that follow
+            state = insert(state, value, index)
+        return state
+
+    return merge_stored
 
 
 def _worst_value(reduction: Any, dtype: str) -> float:
