@@ -7,7 +7,7 @@ A kernel is this text and four parts, device functions:
     multiply   a part of k into the sums of a thread
     store      what becomes of them
 
-All of a tile is on its way to shared memory at once, and there is no pipeline but the blocks that
+All copies of a tile are in flight at once, and there is no pipeline but the blocks that
 share an SM. A block takes several tiles if they are small, each with threads and shared memory of
 its own. Larger matrices are computed tile by tile, and go through k by `tile_k`.
 Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched GEMM for GPUs", ISC

@@ -6,7 +6,7 @@ scan how many come before, and writes their rows of the table. The grid of the p
 as offsets could make it, because the host does not know them. So the table ends with an empty
 problem, to which the tiles beyond the last one belong.
 Layout: a (m, k), b (k, n), c and out (m, n), as one call has them. In the dimension that is shared
-out, m, n or k counts the elements of all problems, and operands that have it lie one problem after
+out, m, n or k counts the elements of all problems, and operands that have it are one problem after
 the other. Other operands have a matrix for each problem. `table` is that of group_table.py, with
 starts relative to the operands; `scalars` holds alpha and beta of each problem.
 Constraints: offsets outside of the dimension count as its ends, and a problem that ends before it

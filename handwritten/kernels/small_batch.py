@@ -1,7 +1,7 @@
 """Many small matrices: several per block, each with threads and shared memory of its own.
 
-Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all of it is on
-its way to shared memory at once, and there is no pipeline but the blocks that share an SM. A block
+Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all its
+copies are in flight at once, and there is no pipeline but the blocks that share an SM. A block
 takes several tiny matrices, to have 64 threads or more. A function of the caller may take the place
 of the multiply-add (`inner`).
 Lower bounds for m = n = k on an H200, in clocks of one SM for one matrix. In a clock, an SM gets 18
@@ -16,9 +16,9 @@ bytes from memory and does 128 multiply-adds in float32 or 64 in float64:
 Memory is the bound up to size 64, so every byte should cross it once, in whole sectors. Shared
 memory, which serves eight threads per clock with 16 bytes each, comes close: at 48 in float64, 96
 threads read ten times for two k, in 2880 clocks. There the tensor cores of `tensor_batch` take
-over. The time of a small batch is that of a launch, and of a block until its copies are under way.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
-global memory, along k or along m; b as rows, transposed on the way if it is column-major.
+over. The time of a small batch is that of a launch, and of a block until its copies are in flight.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a is stored
+as in global memory, along k or along m; b as rows, transposed on the way if it is column-major.
 Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
 by tile. Edges are predicated: elements outside count as zero and are not written.
 Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched GEMM for GPUs", ISC

@@ -8,7 +8,7 @@ way. Threads take so few registers that all blocks of a thousand 32 x 32 run in 
 wave would wait for memory once more.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The instruction computes
 out.T = b.T @ a.T: its left operand, 16 rows, is b and its right one, 8 columns, a. In shared memory
-both lie as in global memory; a lane reads two neighbours along k, or of b two along n, at a time.
+both are as in global memory; a lane reads two neighbours along k, or of b along n, at a time.
 So the instruction's rows 0, 1, .. 15 are columns 0, 2, .. 14, 1, 3, .. 15 of out, and its k goes 0,
 2, 4, 6, 1, 3, 5, 7. Lines in shared memory are padded: those along k to half or a quarter of all
 banks, those along m and n by 16 bytes. So lanes that are served together read different banks.

@@ -261,7 +261,7 @@ def make_kernel(
             to_copy -= 1
             write_stage += stage_bytes
 
-        # --- Prologue: all stages but one are on their way ---
+        # --- Prologue: all stages but one are in flight ---
         write_stage: int32 = 0
         for _ in range(stages - 1):
             if to_copy > predicated:
@@ -354,7 +354,7 @@ KERNEL = Kernel(
         Config(64, 64, 8, 8, 4, stages=4, split_k=2),
         Config(64, 64, 8, 8, 4, stages=4, split_k=4),
         Config(32, 64, 8, 4, 4, stages=4, split_k=4),
-        Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
+        Config(32, 64, 16, 4, 4, stages=6),  # more bytes in flight, for 512^3
         # For results of few rows or columns.
         Config(64, 32, 16, 4, 4, stages=6),
         Config(128, 32, 16, 8, 4, stages=4),

@@ -5,8 +5,8 @@ shared memory are 16 bytes longer than the tile, an odd number of chunks of 16 b
 follow each other share no bank when `ldmatrix` reads them. A thread copies always the same unit of
 every so many lines.
 If all lines begin and end at multiples of 16, 8 or 4 bytes, units are so long and go straight to
-their places. Lines of odd length begin at every even address. The aligned vectors that hold such a
-line are copied, one more than it has chunks, and fill its place in shared memory. Then each chunk
+their slots. Lines of odd length begin at every even address. The aligned vectors that hold such a
+line are copied, one more than it has chunks, and fill its slot in shared memory. Then each chunk
 is shifted out of the two vectors around it, by the warp that copied the line: its lanes have read
 all before one writes. Of a vector across an end of the operand, which may be the end of all memory,
 only the elements inside are read, one by one.

@@ -238,7 +238,7 @@ def make_rows_out(share: Share, count: int, adds: bool) -> Callable[..., None]:
         for i in static_range(thread_m):
             step = i // row_width * row_group + i % row_width
             values = acc[2 * i * thread_n : 2 * (i + 1) * thread_n]
-            if adds:  # c's elements of a row are on their way together
+            if adds:  # loads of c's elements of a row are in flight together
                 c_line = c_first + int64(int32(step)) * int64(c_row)
                 added = ()
                 for j in static_range(0, thread_n, count):
@@ -322,7 +322,7 @@ def make_finished_out(share: Share, threads: int, smem_bytes: int) -> Callable[.
                 c_line = c_first + int64(step) * int64(c_row)
                 out_line = out_first + int64(step) * int64(out_row)
                 if step < rows and (row_vectors - 1) * col_group + width <= cols:
-                    results = ()  # whatever is read for a row is on its way together
+                    results = ()  # all loads for a row are in flight together
                     for j in static_range(row_vectors):
                         parts, values = load_shared(real, 2 * width, address, j * sheet), ()
                         for e in static_range(width):

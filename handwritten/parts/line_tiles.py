@@ -33,7 +33,7 @@ STEPS = 4  # an instruction takes 32 bytes of k
 WORDS, WORD_BYTES = 4, 4  # of a chunk
 # A kernel for a layout reads operands of those before it too, if their lines run the same way.
 LAYOUTS = ("k16", "k16_ragged", "k", "x16", "x16_ragged", "x", "x4", "any")
-HELD = 2 * WORDS + 1  # registers for a chunk on its way: two vectors, and by how much to shift
+HELD = 2 * WORDS + 1  # registers for a chunk in flight: two vectors, and by how much to shift
 
 
 class LineTile(NamedTuple):

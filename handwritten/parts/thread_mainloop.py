@@ -42,7 +42,7 @@ class Load(NamedTuple):
 
     Attributes:
         fill: (smem, thread, work, tile, a, b, m, n, k) -> what is `Held`, and the next copies, once
-            all stages but one are on their way.
+            all stages but one are in flight.
         start: (held, copies, stage) -> the next copies, once these to the stage at an offset have
             started; that stage is inside the operands.
         start_edge: the same for any stage, also beyond the last.

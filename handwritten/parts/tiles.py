@@ -1,6 +1,6 @@
 """Tiles between global memory, registers and shared memory, for any layout of the operands.
 
-The rungs from `vectorized` to `double_buffer` share these functions. A tile of a or b lies in
+The rungs from `vectorized` to `double_buffer` share these functions. A tile of a or b is stored in
 shared memory as tile_k rows of tile_outer elements, where `outer` is m for a and n for b; a
 row-major a is transposed. A thread then reads its factors, rows of a or columns of b, 16 bytes at a
 time. On the way there the tile is held in registers, a few units per thread; a unit is 16 bytes of
