@@ -97,7 +97,7 @@ def make_kernel(
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This group's element, this thread's place ---
+        # --- This group's element, this thread's share ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
