@@ -767,7 +767,7 @@ def reducing(kind: str, axis: int | None, dtypes: tuple[str, ...]) -> Fusion:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_tile_is_reduced(shape, axis):
     batch, m, n = shape
-    (config,) = reduce_tiles.KERNEL.simulator_configs
+    config, _ = reduce_tiles.KERNEL.simulator_configs
     epilogue = reducing("sum", axis, ("float64",))
     strides = matrices(batch, m, n)
     problem = Problem(
@@ -799,7 +799,7 @@ def test_every_tile_is_reduced(shape, axis):
 
 def test_the_index_of_an_element_of_a_whole_matrix_is_right():
     m, n = 70_000, 70_001
-    (config,) = reduce_tiles.KERNEL.simulator_configs
+    config, _ = reduce_tiles.KERNEL.simulator_configs
     epilogue = reducing("largest", None, ("float32", "int64"))
     problem = Problem(
         dtype="float32", m=m, n=n, k=n, batch=1, a=Strides(0, n, 1), b=NO_STRIDES, c=NO_STRIDES,

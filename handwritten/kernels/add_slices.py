@@ -97,7 +97,7 @@ def make_kernel(
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This group's element, this thread's place ---
+        # --- This group's element, this thread's share ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
@@ -126,7 +126,7 @@ def make_kernel(
         sums = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:
-            put(sums, begin(matrix, alpha, beta, c, out, extra), row, col)
+            put(sums, begin(matrix, scalar(alpha), scalar(beta), c, out, extra), row, col)
 
     return add_slices_kernel
 

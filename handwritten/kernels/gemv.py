@@ -1,10 +1,10 @@
-"""One row or a few, or columns, by elements as they lie: for matrices of odd width, and integers.
+"""One or a few rows or columns, read by elements: for matrices of odd width, and for integers.
 
-Idea: a warp reads neighbouring elements of the larger operand, one a thread, so that rows may begin
-anywhere. A thread has 32 of them on their way, and multiplies each by the elements of the few rows
+Idea: a warp reads neighbouring elements of the larger operand, one per thread, so rows may begin
+anywhere. A thread has 32 of them in flight, and multiplies each by the elements of the few rows
 at its k. If the operand is contiguous along k, the threads of a warp share out k, and a warp has
-rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up what
-its threads have, and the blocks of a cluster, which share the k of a tile, in the order of their
+rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up the
+sums of its threads, and the blocks of a cluster, which share the k of a tile, in the order of their
 ranks (skinny_store.py).
 Integers are summed in as many bits as the result has.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
@@ -153,7 +153,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool, sums: str) -> Ca
 def make_offsets(count: int, step: int) -> Callable[..., Any]:
     """A device function: (origin, first, last, stride) -> offsets of `count` rows or columns.
 
-    They are `step` apart; those behind the last count as the last.
+    They are `step` apart; those beyond the last count as the last.
     """
 
     @device

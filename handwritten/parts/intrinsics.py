@@ -196,7 +196,7 @@ else:
         return [builder.extract_value(aggregate, i) for i in range(count)]
 
     def statement(text: str, constraints: str = "", *places: int) -> Any:
-        """Generator of a PTX statement of the arguments at these places, or tuples' registers.
+        """Generator of a PTX statement of the arguments at these indices, or tuples' registers.
 
         No access to memory moves across it.
         """

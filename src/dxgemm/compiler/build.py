@@ -161,10 +161,13 @@ def compile_function(spec: FunctionSpec, arch: str) -> CompiledKernel:
         ptx = _compile_function(spec, ptx_arch(arch))
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
-    cubin = _link(spec, arch, ptx)
+    from dxgemm.handwritten.parts.array_operand import map_name
+
+    maps = (map_name(number) for number, (*_, order) in enumerate(spec.types) if order)
+    cubin = _link(spec, arch, _with_tensor_maps(ptx, tuple(maps)))
     resources = read_resources(cubin, entry)
     record = KernelRecord(
-        spec.name, spec.config, " ".join(dtype for dtype, _ in spec.types), "", arch, entry,
+        spec.name, spec.config, " ".join(dtype for dtype, *_ in spec.types), "", arch, entry,
         spec.threads, resources.registers, resources.stack_bytes, spec.smem_bytes,
         spec.smem_bytes, 1, len(cubin), toolkit_text(),
     )  # fmt: skip
@@ -179,21 +182,28 @@ def _compile_function(spec: FunctionSpec, arch: str) -> str:
         from numba.cuda import types
     except ImportError as error:
         raise _missing_package(spec, error) from error
-    from dxgemm.handwritten.parts.array_operand import ArgumentDtypeError, ArgumentError
-
-    named = {"bool": "boolean"}
-    elements = [getattr(types, named.get(dtype, dtype)) for dtype, _ in spec.types]
-    signature = tuple(
-        types.Array(element, dimensions, "A") if dimensions else element
-        for element, (_, dimensions) in zip(elements, spec.types, strict=True)
+    from dxgemm.handwritten.parts.array_operand import (
+        ArgumentDtypeError,
+        ArgumentError,
+        MappedArray,
+        map_name,
     )
+
+    signature = []
+    for number, (dtype, dimensions, order) in enumerate(spec.types):
+        kind = getattr(types, {"bool": "boolean"}.get(dtype, dtype))
+        if order:
+            kind = MappedArray(kind, order, map_name(number))
+        elif dimensions:
+            kind = types.Array(kind, dimensions, "A")
+        signature.append(kind)
     capability = divmod(compute_capability(arch), 10)
     try:
         with _device_functions_for(capability), short_builds():
             ptx: str
             ptx, _ = cuda.compile(
-                spec.make(), signature, device=False, abi="numba", cc=capability, output="ptx",
-                launch_bounds=(spec.threads, spec.min_blocks),
+                spec.make(), tuple(signature), device=False, abi="numba", cc=capability,
+                output="ptx", launch_bounds=(spec.threads, spec.min_blocks),
             )  # fmt: skip
     except ArgumentDtypeError as error:
         raise DtypeError(f"gemm: {spec.name}: {error}") from None

@@ -185,7 +185,7 @@ class _Arguments:
         self.maps = size = self.operands + operands.size
         if maps_size:
             parameters = len(PARAMETERS) + len(operands.format) - 1
-            self.maps = _parameter_offset(self.function, parameters)
+            self.maps = parameter_offset(self.function, parameters)
             size = self.maps + maps_size
         self.buffer = bytearray(size)  # packed into twice as fast as a ctypes array
         self._view = (ctypes.c_char * size).from_buffer(self.buffer)
@@ -361,7 +361,7 @@ def submit_on(ordinal: int) -> Callable[..., Any]:
     return submit_there
 
 
-def _parameter_offset(function: Any, index: int) -> int:
+def parameter_offset(function: Any, index: int) -> int:
     """Offset that the compiler gave a parameter; that of an aligned one need not be a multiple."""
     error, offset, _ = driver_api().cuFuncGetParamInfo(function, index)
     if error:

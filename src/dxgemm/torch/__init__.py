@@ -22,9 +22,9 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
+from dxgemm.drop_in.torch_hooks import batch_invariant
 from dxgemm.torch.derivatives import derivative
 from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul, scaled_mm
-from dxgemm.torch.routing import batch_invariant
 
 __all__ = [
     "Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul",
