@@ -19,6 +19,7 @@ from result_files import (
     size_of,
 )
 from tables import LADDER_SIZES, figure, ratio, rung_rows, variant_text
+from tile_shares import Shares
 
 import dxgemm
 from dxgemm.choice.implementation import Role
@@ -32,6 +33,9 @@ FEWEST_POINTS = 3  # of a line
 SMALLEST_SIZE, SIZE_UNIT = 256, 128
 ERROR_LABEL = "largest error, eps |A| |B|"
 PRECISIONS = ("cublas", "float32", "float64", "tf32", "emulated", "emulated14", "emulated13")
+
+SHARE_NAMES = {"multiples of 64 columns": "plain", "chosen tile": "chosen", "cuBLAS": "cublas"}
+DOTS = (("x", 5, "full"), ("o", 4, "full"), ("o", 9, "none"))  # marker, size, fill of a series
 
 Charts = dict[str, str]  # SVG by title
 Lines = dict[str, list[tuple[float, float]]]  # points by name
@@ -92,6 +96,21 @@ def bar_chart(
             axes.axvline(reference, linestyle="--", color=INK, zorder=0)
 
     return draw(title, BAR_HEIGHT * len(bars) + 0.6, paint)
+
+
+def dot_chart(title: str, series: Lines, labels: Sequence[str], unit: str) -> str:
+    """Dots of each series, a line of them for each label; points are (value, line)."""
+
+    def paint(axes: Any) -> None:
+        lines = range(len(labels))
+        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
+        for (name, points), (marker, size, fill) in zip(series.items(), DOTS):
+            axes.plot(*zip(*points), marker, label=name, markersize=size, fillstyle=fill)
+        axes.set_yticks(lines, labels)
+        axes.set(xlabel=unit, xlim=(0.5, 1.01), ylim=(len(labels) - 0.4, -0.6))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), frameon=False)
+
+    return draw(title, BAR_HEIGHT * len(labels) + 0.8, paint)
 
 
 def gemm_charts(results: Results) -> Charts:
@@ -179,6 +198,16 @@ def speed_chart(title: str, ladder: Results) -> str:
         text = f"{ratio(row['vs_cublas'])}, {figure(row['tflops'])} TFLOP/s"
         bars.append((f"{row['rung']} {name}, {kind_of(row)}", row["vs_cublas"], text))
     return bar_chart(title, bars, "x cuBLAS; the dashed line is 1", 1.0)
+
+
+def share_chart(found: Sequence[Shares]) -> str:
+    """Shares of the SMs' area that are result, the least with multiples of 64 columns first."""
+    ordered = sorted(found, key=lambda one: one.plain)
+    series = {
+        name: [(getattr(one, field), float(line)) for line, one in enumerate(ordered)]
+        for name, field in SHARE_NAMES.items()
+    }
+    return dot_chart("shares", series, [one.label for one in ordered], "share that is result")
 
 
 CHARTS: dict[str, Callable[[Results], Charts]] = {

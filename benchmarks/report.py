@@ -6,8 +6,8 @@
 
 README.md and docs/index.md get a chart and a small table between their `results` markers, other
 pages the tables that concern them. `make docs` adds the page of all results, which is not tracked.
-Charts need matplotlib, of the extra `bench`; without it they are left out, and the chart of
-README.md is left as it is.
+Charts need matplotlib, of the extra `bench`; without it they are left out, and those of README.md
+and docs/choosing.md are left as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from html_page import html_page
-from markdown_pages import SPEED_CHART, front_chart, pages
+from markdown_pages import page_charts, pages
 from result_files import REPOSITORY, load_results
 
 
@@ -41,9 +41,9 @@ def main() -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    chart = front_chart(gpus) if find_spec("matplotlib") and not arguments.check else None
-    if chart:
-        SPEED_CHART.write_text(chart)
+    if find_spec("matplotlib") and not arguments.check:
+        for path, chart in page_charts(gpus).items():
+            path.write_text(chart)
     if arguments.html:
         arguments.html.parent.mkdir(parents=True, exist_ok=True)
         arguments.html.write_text(html_page(gpus))
