@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 
 from result_files import Extra, Results, distinct, kind_of
 from tables import LADDER_SIZES, figure, ratio, rung_rows
+from tile_shares import Shares
 
 INK = "#7f8a93"  # reads on light pages and on dark ones
 WIDTH, MARGIN, LABEL_HEIGHT, LINE_HEIGHT = 4.6, 0.7, 0.2, 0.13  # inches
+SHARE_NAMES = {"multiples of 64 columns": "plain", "chosen tile": "chosen", "cuBLAS": "cublas"}
+DOTS = (("x", 5, "full"), ("o", 4, "full"), ("o", 9, "none"))  # marker, size, fill of a series
 
 
 class Range(NamedTuple):
@@ -100,3 +103,30 @@ def speed_chart(title: str, ladder: Results) -> str | None:
             Range(f"{row['rung']} {name}, {kind_of(row)}", "", *[row["vs_cublas"]] * 3, text)
         )
     return range_chart(title, ranges, "times cuBLAS; the dashed line is 1", True)
+
+
+def dot_chart(
+    title: str, series: dict[str, list[tuple[float, float]]], labels: Sequence[str], unit: str
+) -> str:
+    """Dots of each series, a line of them for each label; points are (value, line)."""
+
+    def paint(axes: Any) -> None:
+        lines = range(len(labels))
+        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
+        for (name, points), (marker, size, fill) in zip(series.items(), DOTS):
+            axes.plot(*zip(*points), marker, label=name, markersize=size, fillstyle=fill)
+        axes.set_yticks(lines, labels)
+        axes.set(xlabel=unit, xlim=(0.5, 1.01), ylim=(len(labels) - 0.4, -0.6))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), frameon=False)
+
+    return draw(title, LABEL_HEIGHT * len(labels) + 0.8, paint)
+
+
+def share_chart(found: Sequence[Shares]) -> str:
+    """Shares of the SMs' area that are result, the least with multiples of 64 columns first."""
+    ordered = sorted(found, key=lambda one: one.plain)
+    series = {
+        name: [(getattr(one, field), float(line)) for line, one in enumerate(ordered)]
+        for name, field in SHARE_NAMES.items()
+    }
+    return dot_chart("shares", series, [one.label for one in ordered], "share that is result")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from pathlib import Path
 
-from charts import speed_chart
+from charts import share_chart, speed_chart
 from reliability_tables import reliability_tables
 from result_files import REPOSITORY, Results, gpu_name, source
 from tables import (
@@ -23,9 +23,10 @@ from tables import (
     rungs,
     speed_table,
 )
+from tile_shares import shares
 
 DOCS = REPOSITORY / "docs"
-SPEED_CHART = DOCS / "speed.svg"
+SPEED_CHART, SHARE_CHART = DOCS / "speed.svg", DOCS / "shares.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NO_RESULTS = "No results are committed yet; `python benchmarks/run.py` measures them on a GPU."
 SPEED_TEXT = """\
@@ -82,10 +83,15 @@ def speed_title(measured: Results) -> str:
     return f"Every rung of the ladder against cuBLAS, m = n = k = {LADDER_SIZES[0]}, {name}"
 
 
-def front_chart(gpus: GPUs) -> str | None:
-    """SVG of `front_text`'s chart."""
-    measured = ladder_of(gpus)
-    return None if measured is None else speed_chart(speed_title(measured), measured)
+def page_charts(gpus: GPUs) -> dict[Path, str]:
+    """SVG of every chart that is committed, as far as its results are."""
+    measured, found = ladder_of(gpus), shares(gpus)
+    charts = {}
+    if measured is not None:
+        charts[SPEED_CHART] = speed_chart(speed_title(measured), measured)
+    if found:
+        charts[SHARE_CHART] = share_chart(found)
+    return charts
 
 
 def suite_text(gpus: GPUs, suite: str, *tables: Callable[[Results], list[Part]]) -> str:

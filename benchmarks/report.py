@@ -5,15 +5,17 @@
 
 README.md and docs/index.md get a chart and a small table between their `results` markers, other
 pages the tables that concern them. `make docs` adds a page for each suite, which is not tracked.
-The chart needs matplotlib, of the extra `bench`; without it, it is left as it is.
+Charts need matplotlib, of the extra `bench`; without it, those that are committed are
+left as they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 
-from markdown_pages import SPEED_CHART, front_chart, pages
+from markdown_pages import page_charts, pages
 from result_files import REPOSITORY, load_results
 
 
@@ -35,9 +37,9 @@ def main() -> int:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    chart = None if arguments.check else front_chart(gpus)
-    if chart:
-        SPEED_CHART.write_text(chart)
+    if find_spec("matplotlib") and not arguments.check:
+        for path, chart in page_charts(gpus).items():
+            path.write_text(chart)
     return int(arguments.check and outdated)
 
 

@@ -433,8 +433,29 @@ def test_the_first_page_has_a_chart_and_a_small_table() -> None:
     assert text.startswith("![Every rung") and "](docs/speed.svg)" in text
     assert pages.front_text([{"host_overhead": HOST}], "") == pages.NO_RESULTS
     pytest.importorskip("matplotlib")
-    texts = [element.text for element in ElementTree.fromstring(pages.front_chart([suites])).iter()]
+    chart = ElementTree.fromstring(pages.page_charts([suites])[pages.SPEED_CHART])
+    texts = [element.text for element in chart.iter()]
     assert "5 thread_tile_2d, float32" in texts and "0.51, 26.0 TFLOP/s" in texts
+
+
+def test_shares_of_the_area_of_tiles_follow_from_waves(monkeypatch, tmp_path) -> None:
+    module = importlib.import_module("tile_shares")
+    assert module.share(1536, 1536, (128, 128), 1) == 1536**2 / (2 * 132 * 128**2)
+    assert module.share(1536, 1536, (128, 144), 1) == 1536**2 / (132 * 128 * 144)
+    assert module.share(256, 128 * 66, (256, 128), 2) == 1
+    size = {"m": 1576, "n": 768, "k": 3072}
+    row = size | {"family": "plain", "dtype": "bfloat16", "arrangement": "row_col_row"}
+    suite = results_of([row | {"config": "64x144 stages 6 turned"}])
+    folder = tmp_path / "nvidia-h200"
+    folder.mkdir()
+    kernels = ["Memset (Device)", "nvjet_sm90_tst_128x72_64x8_1x2_h_bz_TNT"]
+    (folder / module.NAME).write_text(json.dumps({"rows": [size | {"kernels": kernels}]}))
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    (found,) = module.shares([{"half": suite}])
+    assert found.chosen == module.share(1576, 768, (144, 64), 1)
+    assert found.cublas == module.share(1576, 768, (144, 128), 2) and found.plain < found.cublas
+    pytest.importorskip("matplotlib")
+    assert "1576 x 768 x 3072" in pages.page_charts([{"half": suite}])[pages.SHARE_CHART]
 
 
 def test_a_twofold_product_is_exact_where_float64_is_not() -> None:

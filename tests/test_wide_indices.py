@@ -150,6 +150,7 @@ SUBJECTS = (
     Subject("skinny_shifted", HALF, k=33, few=7, orders=("row", "col", "row", "row")),
     Subject("skinny_fma", k=32, few=8, orders=("row", "col", "row", "row")),
     Subject("gemv", HALF, few=1, kinds=TWO_KINDS),
+    Subject("gemv", "float64", few=1, kinds=TWO_KINDS),
     Subject("gemv", "int64", few=1, kinds=TWO_KINDS),
     Subject("tensor_batch", "float64"),
     Subject("half_batch", HALF, kinds=("rows", "matrices", "strides"), most_line=2**21),

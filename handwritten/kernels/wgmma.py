@@ -87,6 +87,7 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=168, is_pingpong=True),
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=144),
+        Config(tile_m=128, tile_n=144, is_turned=True),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),
