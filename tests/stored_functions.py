@@ -23,7 +23,6 @@ FUNCTIONS = DeviceFunctions(
     fragment=Storage(256, 16),
     buffer=Storage(65600, 16),
     fragment_size=32,
-    threads=128,
 )
 
 

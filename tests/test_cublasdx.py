@@ -92,21 +92,6 @@ def test_clearing_the_cache_takes_device_functions_along(store):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"dtype": "float8"}, "float8"),
-        ({"threads": 100}, "whole warps"),
-        ({"stages": 0}, "positive"),
-        ({"alignment": 4}, "8 to 16 bytes"),
-        ({"alignment": 3}, "8 to 16 bytes"),
-    ],
-)
-def test_descriptors_are_checked(change, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(DESCRIPTOR, **change)
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
         ({"tile_m": 80}, "multiples of 32"),
         ({"tile_k": 24}, "power of two"),
         ({"stages": 1}, "2 or more"),

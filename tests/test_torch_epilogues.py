@@ -478,7 +478,7 @@ def test_an_epilogue_may_be_dropped_before_the_backward_pass(random):
 
 
 def test_epilogues_of_graphs_are_kept(random):
-    operators = import_module("dxgemm.torch.epilogue_operators")
+    derivatives = import_module("dxgemm.torch.derivatives")
 
     @dxgemm.epilogue
     def more(value, row, col, factors: RowVector):
@@ -489,7 +489,7 @@ def test_epilogues_of_graphs_are_kept(random):
         lambda a: dxgemm.torch.gemm(a, b, epilogue=more(factors)), backend="aot_eager"
     )
     call(random(M, K).detach())
-    assert operators._in_graphs[more.key] == [more]
+    assert derivatives._in_graphs[more.key] == [more]
 
 
 def test_keys_tell_epilogues_of_the_same_code_apart():

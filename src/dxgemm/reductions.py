@@ -59,7 +59,7 @@ def sum(
 
     A thread adds up to 256 elements in their own type; these partial sums are added in float64.
     """
-    return Reduction("sum", "sum", axis, fused=fused, keepdims=keepdims, out=_single(out))
+    return _reduction("sum", "sum", axis, out, fused, keepdims)
 
 
 @named_in_errors("reductions.mean")
@@ -67,10 +67,7 @@ def mean(
     axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """The `sum` divided by the number of elements; float64 for integers, NaN for no elements."""
-    results = (MEANS,)
-    return Reduction(
-        "mean", "sum", axis, results=results, fused=fused, keepdims=keepdims, out=_single(out)
-    )
+    return _reduction("mean", "sum", axis, out, fused, keepdims, results=(MEANS,))
 
 
 @named_in_errors("reductions.norm")
@@ -81,7 +78,7 @@ def norm(
 
     Squares and their sums are float64, so that squares of float32 do not overflow.
     """
-    return Reduction("norm", "squares", axis, fused=fused, keepdims=keepdims, out=_single(out))
+    return _reduction("norm", "squares", axis, out, fused, keepdims)
 
 
 @named_in_errors("reductions.logsumexp")
@@ -101,9 +98,7 @@ def logsumexp(
 
     Source: M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
-    return Reduction(
-        "logsumexp", "exponentials", axis, fused=fused, keepdims=keepdims, out=_single(out)
-    )
+    return _reduction("logsumexp", "exponentials", axis, out, fused, keepdims)
 
 
 @named_in_errors("reductions.min")
@@ -111,7 +106,7 @@ def min(
     axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Smallest value; NaN if there is one, as in `numpy.min`."""
-    return Reduction("min", "smallest", axis, fused=fused, keepdims=keepdims, out=_single(out))
+    return _reduction("min", "smallest", axis, out, fused, keepdims)
 
 
 @named_in_errors("reductions.max")
@@ -119,7 +114,7 @@ def max(
     axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Largest value; NaN if there is one, as in `numpy.max`."""
-    return Reduction("max", "largest", axis, fused=fused, keepdims=keepdims, out=_single(out))
+    return _reduction("max", "largest", axis, out, fused, keepdims)
 
 
 @named_in_errors("reductions.abs_max")
@@ -127,15 +122,7 @@ def abs_max(
     axis: int | None = None, *, out: Any = None, fused: bool | None = None, keepdims: bool = False
 ) -> Reduction:
     """Largest absolute value; NaN if there is one."""
-    return Reduction(
-        "abs_max",
-        "largest",
-        axis,
-        of_magnitudes=True,
-        fused=fused,
-        keepdims=keepdims,
-        out=_single(out),
-    )
+    return _reduction("abs_max", "largest", axis, out, fused, keepdims, of_magnitudes=True)
 
 
 @named_in_errors("reductions.argmin")
@@ -146,15 +133,7 @@ def argmin(
 
     The index in a whole matrix is a pair, row and column.
     """
-    return Reduction(
-        "argmin",
-        "smallest",
-        axis,
-        results=(INDICES,),
-        fused=fused,
-        keepdims=keepdims,
-        out=_single(out),
-    )
+    return _reduction("argmin", "smallest", axis, out, fused, keepdims, results=(INDICES,))
 
 
 @named_in_errors("reductions.argmax")
@@ -165,15 +144,7 @@ def argmax(
 
     The index in a whole matrix is a pair, row and column.
     """
-    return Reduction(
-        "argmax",
-        "largest",
-        axis,
-        results=(INDICES,),
-        fused=fused,
-        keepdims=keepdims,
-        out=_single(out),
-    )
+    return _reduction("argmax", "largest", axis, out, fused, keepdims, results=(INDICES,))
 
 
 @named_in_errors("reductions.smallest")
@@ -215,6 +186,13 @@ def largest(
     NaN comes before all other values; `numpy.sort` too takes it for the largest.
     """
     return _extremes("largest", k, axis, True, out, fused, keepdims)
+
+
+def _reduction(
+    name: str, kind: str, axis: Any, out: Any, fused: Any, keepdims: Any, **options: Any
+) -> Reduction:
+    """Make a reduction that has one result."""
+    return Reduction(name, kind, axis, fused=fused, keepdims=keepdims, out=_single(out), **options)
 
 
 def _extremes(

@@ -201,6 +201,7 @@ class Columns:
 
 
 NAMES = tuple(field.name for field in fields(Columns))[1:]
+OF_SPEED = "tile_us", "launch_us", "a_col", "b_col", "misaligned_writes"  # numbers of a `Speed`
 
 
 def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[str, float]:
@@ -212,18 +213,15 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[st
         tile_k = tile_k(dtype)
     flops = step_flops(dtype) * config.tile_m * config.tile_n * tile_k
     fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
-    copies = kernel.copies_operands
     # Blocks of a cluster share the k of a tile, or have tiles side by side.
     blocks, (pair_m, pair_n) = config.cluster, config.pair
     tile = [config.tile_m * pair_m, config.tile_n * pair_n]
-    is_tma = copies and hasattr(config, "is_turned")
+    is_tma = kernel.copies_operands and hasattr(config, "is_turned")
     sides, smem_us = [(0.0, 0.0, 0)] * 2, 0.0
     if is_tma:
         stages = tile_k * ITEM_SIZES[dtype] / LINE_BYTES  # per step
-        sides = [
-            _side(config.tile_m, stages / pair_n, dtype),
-            _side(config.tile_n, stages / pair_m, dtype),
-        ]
+        extents = (config.tile_m, pair_n), (config.tile_n, pair_m)
+        sides = [_side(extent, stages / others, dtype) for extent, others in extents]
         smem_us = stages * config.stage_smem_bytes / SHARED_BYTES_PER_US
         smem_us *= PAIRED if config.is_paired else 1
         if config.is_turned:
@@ -232,12 +230,10 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[st
     flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
     step_k, prologue_us = tile_k * getattr(config, "split_k", 1), speed.fill_us * fills_once
     is_pingpong = is_tma and config.is_pingpong
-    a_side, b_side = sides
     return {
         "tile_m": tile[0],
         "tile_n": tile[1],
         "step_us": flops / (flops_per_us * speed.efficiency),
-        "tile_us": speed.tile_us,
         "write_us": 1 / (bytes_per_us * speed.write_share),
         "fetch_us": 0.0,
         "read_us": 1 / (bytes_per_us * speed.read_share),
@@ -252,24 +248,21 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[st
         "filling_blocks": row.fill * device.sm_count,
         "unsliced_us": math.inf if row.fill else 0.0,
         **{f"least_{name}": config.least_sizes.get(name, 0) for name in "mnk"},
+        **{name: getattr(speed, name) for name in OF_SPEED},
         "is_modular": row.implementation.is_modular(dtype),
         "alone": 1 / speed.lone_share,
-        "launch_us": speed.launch_us,
         "prologue_us": prologue_us,
         "wait_us": speed.fill_us * (not fills_once),
-        "misaligned": 1.0 if copies else speed.misaligned,
-        "a_col": speed.a_col,
-        "b_col": speed.b_col,
-        "misaligned_writes": speed.misaligned_writes,
+        "misaligned": 1.0 if kernel.copies_operands else speed.misaligned,
         "cluster_us": speed.cluster_block_us * (blocks - 1),
         "epilogue_us": speed.epilogue_ns / 1e3,
-        "copies_operands": copies,
+        "copies_operands": kernel.copies_operands,
         "takes_k_ranges": kernel.takes_k_ranges,
         "copy_us": 2 / (bytes_per_us * COPYING_SHARE),
         "is_persistent": is_tma,
         "smem_us": smem_us,
-        **dict(zip(("a_fetch_us", "a_panels_us", "a_begins"), a_side, strict=True)),
-        **dict(zip(("b_fetch_us", "b_panels_us", "b_begins"), b_side, strict=True)),
+        **dict(zip(("a_fetch_us", "a_panels_us", "a_begins"), sides[0], strict=True)),
+        **dict(zip(("b_fetch_us", "b_panels_us", "b_begins"), sides[1], strict=True)),
         "wave_us": prologue_us * (not is_tma),
         "first_us": prologue_us * is_tma,
         "turns": 0.5 * is_pingpong if is_tma else 1.0,

@@ -108,7 +108,8 @@ class ProblemFacts(NamedTuple):
     def of_all(cls, problems: Sequence[Problem]) -> ProblemFacts:
         """Facts of many problems, none of them with a symmetric result or triangular operands."""
         *numbers, kinds, _, _ = zip(*map(cls.of, problems), strict=True)
-        return cls._made([*numbers, *zip(*kinds, strict=True)], _column)
+        columns = [*numbers, *zip(*kinds, strict=True)]
+        return cls._made(columns, lambda column: np.array(column, float)[:, None])
 
     def mapped(self, change: Callable[[Any], Any]) -> ProblemFacts:
         """Facts of many problems, each array changed."""
@@ -118,10 +119,6 @@ class ProblemFacts(NamedTuple):
     def _made(cls, columns: Sequence[Any], change: Callable[[Any], Any]) -> ProblemFacts:
         numbers = [change(column) for column in columns]
         return cls._make([*numbers[:12], Kind._make(numbers[12:]), None, None])
-
-
-def _column(numbers: Sequence[float]) -> np.ndarray:
-    return np.array(numbers, float)[:, None]
 
 
 def _kind(problem: Problem) -> Kind:

@@ -6,54 +6,24 @@ import csv
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from io import StringIO
 
-
-@dataclass(frozen=True)
-class Counter:
-    """GPU counter.
-
-    Attributes:
-        name: name in dxgemm.
-        metric: name in ncu.
-        meaning: description in one line.
-    """
-
-    name: str
-    metric: str
-    meaning: str
-
-
 PERCENT = "avg.pct_of_peak_sustained_active"
-COUNTERS = (
-    Counter("time_ns", "gpu__time_duration.sum", "time of the launch"),
-    Counter("issue_percent", f"sm__inst_issued.{PERCENT}", "issue slots that held an instruction"),
-    Counter(
-        "fma_percent", f"sm__inst_executed_pipe_fma.{PERCENT}", "float32 multiply-add units busy"
-    ),
-    Counter(
-        "fp64_percent", f"sm__inst_executed_pipe_fp64.{PERCENT}", "float64 multiply-add units busy"
-    ),
-    Counter("tensor_percent", f"sm__pipe_tensor_cycles_active.{PERCENT}", "tensor cores busy"),
-    Counter(
-        "smem_percent",
-        f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{PERCENT}",
-        "the path to shared memory busy",
-    ),
-    Counter(
-        "smem_conflicts",
-        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-        "extra passes that bank conflicts cost",
-    ),
-    Counter(
-        "smem_wavefronts",
-        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
-        "passes of shared memory, conflicts included",
-    ),
-    Counter("dram_bytes", "dram__bytes.sum", "traffic of device memory"),
-    Counter("warps_percent", f"sm__warps_active.{PERCENT}", "resident warps: achieved occupancy"),
-)
+# ncu's names of counters, by dxgemm's.
+COUNTERS = {
+    "time_ns": "gpu__time_duration.sum",
+    "issue_percent": f"sm__inst_issued.{PERCENT}",  # issue slots that held an instruction
+    # Units busy: multiply-adds of float32 and of float64, and tensor cores.
+    "fma_percent": f"sm__inst_executed_pipe_fma.{PERCENT}",
+    "fp64_percent": f"sm__inst_executed_pipe_fp64.{PERCENT}",
+    "tensor_percent": f"sm__pipe_tensor_cycles_active.{PERCENT}",
+    # Shared memory: its path busy, extra passes that bank conflicts cost, and all passes.
+    "smem_percent": f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{PERCENT}",
+    "smem_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "smem_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "dram_bytes": "dram__bytes.sum",
+    "warps_percent": f"sm__warps_active.{PERCENT}",  # resident warps: achieved occupancy
+}
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 # Reasons why a warp waits; the counters give cycles per instruction.
@@ -75,7 +45,7 @@ STALLS = {
 
 def metrics() -> list[str]:
     """List all metrics to ask ncu for."""
-    return [counter.metric for counter in COUNTERS] + [_STALL.format(name) for name in STALLS]
+    return [*COUNTERS.values(), *map(_STALL.format, STALLS)]
 
 
 def ncu_command(
@@ -107,7 +77,7 @@ def parse_counters(output: str) -> list[dict[str, float]]:
 
     Counters that the GPU does not have are missing.
     """
-    names = {counter.metric: counter.name for counter in COUNTERS}
+    names = {metric: name for name, metric in COUNTERS.items()}
     names |= {_STALL.format(name): f"stall_{name}" for name in STALLS}
     lines = [line for line in output.splitlines() if line.startswith('"')]
     launches: dict[str, dict[str, float]] = {}

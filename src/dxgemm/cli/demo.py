@@ -21,7 +21,7 @@ import dxgemm
 from dxgemm.choice.implementation import KernelFile, Pipelined
 from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, print_json, print_table
+from dxgemm.cli.output import JsonOption, figure, note, print_json, print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
 from dxgemm.compiler import KernelSpec, build_kernels, find_kernel, kernel_wheel
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
@@ -156,7 +156,7 @@ def _print_timings(timings: list[Timing], count: int) -> None:
     print_table(
         ("implementation", "config", "dtype", ">time", ">TFLOP/s"),
         [
-            (t.implementation, t.config, t.dtype, time_text(t.time_us), _rate_text(t))
+            (t.implementation, t.config, t.dtype, time_text(t.time_us), figure(t.tflops, ".3g"))
             for t in timings
             if t.refusal is None
         ],
@@ -226,7 +226,3 @@ def _require_equal(result: np.ndarray, expected: np.ndarray, name: str) -> None:
         raise dxgemm.errors.WrongResultError(
             f"{name} differs from NumPy's in {wrong} of {result.size} elements."
         )
-
-
-def _rate_text(timing: Timing) -> str | None:
-    return None if timing.tflops is None else f"{timing.tflops:.3g}"

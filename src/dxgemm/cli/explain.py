@@ -10,7 +10,7 @@ import typer
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
-from dxgemm.cli.run import MAX_SIMULATED, TooSlowError
+from dxgemm.cli.run import MAX_SIMULATED, PrecisionOption, TooSlowError
 from dxgemm.cli.timing import array_module, call_us, clock_name, time_text, to_dtype
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning.measure import random_operands
@@ -38,9 +38,7 @@ def explain(
         typer.Option(help="Orders of a and b; row_col for x @ weight.T."),
     ] = "row_row",
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20, 3m.")
-    ] = None,
+    precision: PrecisionOption = None,
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Rows with the same bits for every m.")
     ] = False,

@@ -14,9 +14,17 @@ import typer
 import dxgemm
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, print_json, print_table
+from dxgemm.cli.output import JsonOption, figure, note, print_json, print_table
+from dxgemm.cli.run import TooSlowError
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
-from dxgemm.cli.timing import event_time_us, time_text, to_dtype, uses_cupy, wall_time_us
+from dxgemm.cli.timing import (
+    SIMULATED_CLOCK,
+    event_time_us,
+    time_text,
+    to_dtype,
+    uses_cupy,
+    wall_time_us,
+)
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.log import progress_bar
 from dxgemm.runtime.device import device_facts
@@ -27,10 +35,6 @@ GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
 ROUNDS = 9
 SAMPLE_S, MOST_CALLS = 0.02, 10_000  # of a sample, which has at least one call
-
-
-class TooLargeError(dxgemm.DxgemmError, ValueError):
-    """The simulator would need minutes or hours."""
 
 
 @dataclass
@@ -76,7 +80,7 @@ def ladder(
     if simulator_enabled():
         size = size or SIMULATED_SIZE
         if size > MAX_SIMULATED_SIZE:
-            raise TooLargeError(
+            raise TooSlowError(
                 f"--size {size} would take hours on the simulator; at most {MAX_SIMULATED_SIZE}."
             )
     elif not uses_cupy():
@@ -201,9 +205,9 @@ def _print_standings(standings: list[Standing]) -> None:
                 standing.name,
                 standing.config,
                 time_text(standing.time_us),
-                None if standing.tflops is None else f"{standing.tflops:.3g}",
-                _ratio(standing.vs_cublas),
-                _ratio(standing.vs_before),
+                figure(standing.tflops, ".3g"),
+                figure(standing.vs_cublas, ".2f"),
+                figure(standing.vs_before, ".2f"),
             )
             for standing in standings
             if standing.time_us is not None
@@ -214,11 +218,7 @@ def _print_standings(standings: list[Standing]) -> None:
             typer.echo(f"Not timed: {standing.rung} {standing.name}: {standing.refusal}")
 
 
-def _ratio(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2f}"
-
-
 def _clock_name() -> str:
     if simulator_enabled():
-        return "wall clock on the simulator, which says nothing of a GPU"
+        return SIMULATED_CLOCK
     return f"CUDA events, median of {ROUNDS} rounds in turn with cuBLAS"

@@ -30,6 +30,10 @@ from dxgemm.gpu.occupancy import (
 )
 from dxgemm.gpu.occupancy import occupancy as calculate
 
+# What is printed as JSON.
+OF_RECORD = "implementation", "config", "arch", "threads", "registers", "smem_bytes"
+OF_RESULT = "blocks_by", "blocks", "limiters", "resident_warps", "most_warps"
+
 
 class UnknownSmError(dxgemm.DxgemmError, ValueError):
     """The limits of this architecture's SMs are not known."""
@@ -57,23 +61,9 @@ def occupancy(
     record = obtain_kernel(implementation.spec_for(chosen, problem), arch).record
     result = calculate(limits, record.threads, record.registers, record.smem_bytes)
     if as_json:
-        print_json(
-            {
-                "implementation": record.implementation,
-                "config": record.config,
-                "dtype": dtype.value,
-                "arch": arch,
-                "threads": record.threads,
-                "registers": record.registers,
-                "smem_bytes": record.smem_bytes,
-                "blocks_by": result.blocks_by,
-                "blocks": result.blocks,
-                "limiters": result.limiters,
-                "resident_warps": result.resident_warps,
-                "most_warps": result.most_warps,
-                "occupancy": result.fraction,
-            }
-        )
+        own = {name: getattr(record, name) for name in OF_RECORD}
+        found = {name: getattr(result, name) for name in OF_RESULT}
+        print_json({**own, "dtype": dtype.value, **found, "occupancy": result.fraction})
         return
     typer.echo(f"{record.implementation} {record.config}, {dtype.value}, on {arch}")
     for label, text in occupancy_steps(record, result):

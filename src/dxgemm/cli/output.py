@@ -44,11 +44,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     console.print(table)
 
 
+def figure(value: float | None, format_spec: str) -> str | None:
+    """Format a number; None stays."""
+    return None if value is None else format(value, format_spec)
+
+
 def byte_text(count: int) -> str:
     """Format a number of bytes: `51200` -> `"50.0 KiB"`."""
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}" if unit != "bytes" else f"{count} bytes"
-        size /= 1024
-    return f"{size:.1f} GiB"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

@@ -40,6 +40,11 @@ def _number_option(of: str) -> Any:
     return typer.Option(parser=_number, metavar="NUMBER", help=f"Factor of {of}; may be 1+2j.")
 
 
+PrecisionOption = Annotated[
+    str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20, 3m.")
+]
+
+
 class TooSlowError(dxgemm.DxgemmError, ValueError):
     """The simulator would need minutes or hours."""
 
@@ -62,9 +67,7 @@ def run(
     epilogue: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of dxgemm.epilogues, such as relu.")
     ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20, 3m.")
-    ] = None,
+    precision: PrecisionOption = None,
     implementation: Annotated[
         str | None, typer.Option(help="A name from `dxgemm implementations`.")
     ] = None,

@@ -15,6 +15,7 @@ from dxgemm.errors import MissingPackageError
 from dxgemm.gpu.status import simulator_enabled
 
 TIMED_CALLS, TIMED_ROUNDS = 20, 7
+SIMULATED_CLOCK = "wall clock on the simulator, which says nothing of a GPU"
 
 
 def uses_cupy() -> bool:
@@ -51,7 +52,7 @@ def to_dtype(array: Any, dtype: str) -> Any:
 def clock_name() -> str:
     """Describe the clock of `call_us` in words."""
     if simulator_enabled():
-        return "wall clock on the simulator, which says nothing of a GPU"
+        return SIMULATED_CLOCK
     if uses_cupy():
         return f"CUDA events around up to {TIMED_CALLS} calls, median of {TIMED_ROUNDS} rounds"
     return f"wall clock, copies to and from the GPU included, median of {TIMED_ROUNDS} rounds"

@@ -238,13 +238,11 @@ def ptx_arch(arch: str) -> str:
 def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, str]:
     """Compile a kernel to PTX; return it with the name of its entry."""
     ptx = _ptx_of_family(spec, ptx_arch(arch))
-    entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
-    if len(entries) != 1:
-        raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
+    (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if declared.only_arch is not None or arch != ptx_arch(arch):
         # numba knows no targets with features of one architecture alone, such as sm_90a.
         ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
-    return _with_tensor_maps(ptx, declared.tensor_map_names), entries[0]
+    return _with_tensor_maps(ptx, declared.tensor_map_names), entry
 
 
 @lru_cache(maxsize=1)

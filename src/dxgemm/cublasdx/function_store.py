@@ -15,7 +15,7 @@ from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_f
 from dxgemm.errors import BuildError
 
 # Part of every key: raise it when the build or the format of entries changes.
-FORMAT = 1
+FORMAT = 2
 
 _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 

@@ -10,7 +10,6 @@ Source: documentation of nvmath.bindings.mathdx and of libmathdx 0.3; the names 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -69,19 +68,6 @@ class Descriptor:
     batched: bool = False
     streaming: bool = False
 
-    def __post_init__(self) -> None:
-        for dtype in (self.dtype, self.accumulator):
-            if dtype not in _TYPES:
-                raise ValueError(f"{self}: cuBLASDx has no {dtype}")
-        if min(self.tile_m, self.tile_n, self.tile_k) < 1:
-            raise ValueError(f"{self}: extents must be positive")
-        if self.threads % 32 or not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads in whole warps")
-        if self.stages < 1:
-            raise ValueError(f"{self}: stages must be positive")
-        if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < ITEM_BYTES[self.dtype]:
-            raise ValueError(f"{self}: alignment is {ITEM_BYTES[self.dtype]} to 16 bytes")
-
 
 @dataclass(frozen=True)
 class Storage:
@@ -104,7 +90,6 @@ class DeviceFunctions:
         device_pipeline, tile_pipeline, accumulator, fragment: storage that the kernel provides.
         buffer: shared memory of the pipeline.
         fragment_size: elements of the accumulator per thread.
-        threads: threads per block.
     """
 
     ltoir: bytes
@@ -115,7 +100,6 @@ class DeviceFunctions:
     fragment: Storage
     buffer: Storage
     fragment_size: int
-    threads: int
 
 
 def build_functions(descriptor: Descriptor) -> DeviceFunctions:
@@ -146,13 +130,7 @@ def build_functions(descriptor: Descriptor) -> DeviceFunctions:
     # If the other process failed, this one repeats its work and raises the error.
     sizes = json.loads(printed) if beside.returncode == 0 else read_sizes(descriptor)
     storage = {name: Storage(*size) for name, size in sizes.items() if isinstance(size, list)}
-    return DeviceFunctions(
-        ltoir=ltoir,
-        symbols=symbols,
-        **storage,
-        fragment_size=sizes["fragment_size"],
-        threads=sizes["threads"],
-    )
+    return DeviceFunctions(ltoir, symbols, **storage, fragment_size=sizes["fragment_size"])
 
 
 def print_sizes() -> None:
@@ -172,9 +150,6 @@ def read_sizes(descriptor: Descriptor) -> dict[str, Any]:
     def of_pipeline(pipeline: int, *traits: int) -> list[int]:
         return [lib.cublasdx_get_pipeline_trait_int64(pipeline, trait) for trait in traits]
 
-    block = (ctypes.c_int64 * 3)()
-    address = ctypes.addressof(block)
-    lib.cublasdx_get_pipeline_trait_int64s(objects.device, trait.BLOCK_DIM, len(block), address)
     storage = trait.STORAGE_BYTES, trait.STORAGE_ALIGNMENT_BYTES
     buffer = trait.BUFFER_SIZE, trait.BUFFER_ALIGNMENT_BYTES
     return {
@@ -184,7 +159,6 @@ def read_sizes(descriptor: Descriptor) -> dict[str, Any]:
         "fragment": _tensor_traits(lib, objects.fragment)[:2],
         "buffer": of_pipeline(objects.device, *buffer),
         "fragment_size": _tensor_traits(lib, objects.fragment)[2],
-        "threads": block[0] * block[1] * block[2],
     }
 
 

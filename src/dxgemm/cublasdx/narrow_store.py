@@ -12,15 +12,13 @@ from dxgemm.handwritten.parts.tile_store import row_bytes
 WIDTH = 8  # elements of 16 bytes
 
 
-def make_narrow_store(
-    tile_m: int, tile_n: int, threads: int, sums: str, dtype: str, epilogue: Any = None
-) -> Callable[..., Any]:
+def make_narrow_store(config: Any, sums: str, dtype: str, epilogue: Any) -> Callable[..., Any]:
     """Make a device function that writes a tile of sums from shared memory in a narrower dtype.
 
     It takes the same arguments as that of `result_tile.make_store_result`.
 
     Args:
-        tile_m, tile_n, threads: as the config has them.
+        config: config of the pipeline.
         sums: dtype of the tile, float32, or int32 with an epilogue, where c is not added.
         dtype: dtype of c and out.
         epilogue: epilogue as `dxgemm.handwritten.parts.epilogue` takes it.
@@ -35,6 +33,7 @@ def make_narrow_store(
     from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
+    tile_m, tile_n, threads = config.tile_m, config.tile_n, config.threads
     narrow, element_type = NARROW[dtype], stored_type(dtype)
     allows_vectors = make_allows_vectors(dtype)
     scalar = np.dtype(sums).type

@@ -246,9 +246,7 @@ def make_kernel(
     start = config.pipeline_start(dtype)
     intrinsics = make_intrinsics(functions, getattr(types, sums), dtype, start)
     multiply_tile, _, add_products, put_tile, add_tile = intrinsics
-    store_result = make_store_result(
-        tile_m, tile_n, config.threads, split_k, sums, out_dtype or sums, epilogue
-    )
+    store_result = make_store_result(config, sums, out_dtype or sums, epilogue)
 
     def pipeline_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(0, np.uint8, alignment=1024)

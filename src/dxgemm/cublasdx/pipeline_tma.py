@@ -203,9 +203,7 @@ def make_kernel(
     element = getattr(types, sums)
     _, multiply_boxes, _, put_tile, _ = make_intrinsics(functions, element, sums)
     find_tile = make_find_tile(tile_m, tile_n, config.band_m)
-    store_result = make_store_result(
-        tile_m, tile_n, config.threads, 1, sums, out_dtype or dtype, epilogue
-    )
+    store_result = make_store_result(config, sums, out_dtype or dtype, epilogue)
 
     def pipeline_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
@@ -226,9 +224,7 @@ def make_kernel(
         put_tile(tile_smem, smem_row_bytes, acc, alpha, int32(0), int32(0))
         cuda.syncthreads()
         tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
-        store_result(
-            tile_smem, int32(0), matrix, tile_row, tile_col, m, n, beta, c, out, extra
-        )  # fmt: skip
+        store_result(tile_smem, int32(0), matrix, tile_row, tile_col, m, n, beta, c, out, extra)
 
     return gemm_kernel(pipeline_kernel)
 

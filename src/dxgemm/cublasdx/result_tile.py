@@ -36,15 +36,7 @@ def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
     return device_function(find_tile)
 
 
-def make_store_result(
-    tile_m: int,
-    tile_n: int,
-    threads: int,
-    split_k: int,
-    sums: str,
-    out_dtype: str,
-    epilogue: Any = None,
-) -> Callable[..., Any]:
+def make_store_result(config: Any, sums: str, out_dtype: str, epilogue: Any) -> Callable[..., Any]:
     """Make a device function that writes a tile of sums, times alpha already, from shared memory.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
@@ -52,7 +44,7 @@ def make_store_result(
     See `tile_store.make_store_from_smem` for the barriers that must come before it.
 
     Args:
-        tile_m, tile_n, threads, split_k: as the config has them.
+        config: config of the pipeline.
         sums: dtype of the tile.
         out_dtype: dtype of c and out.
         epilogue: epilogue as `dxgemm.handwritten.parts.epilogue` takes it.
@@ -66,10 +58,9 @@ def make_store_result(
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
-        return make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
-    store_from_smem = make_store_from_smem(
-        tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
-    )
+        return make_narrow_store(config, sums, out_dtype, epilogue)
+    tile = config.tile_m, config.tile_n, config.threads, config.cluster
+    store_from_smem = make_store_from_smem(*tile, sums, out_dtype, epilogue)
     element = stored_type(out_dtype)
     allows_vectors = make_allows_vectors(out_dtype)
 

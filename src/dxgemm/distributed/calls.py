@@ -107,14 +107,17 @@ class Call(NamedTuple):
 
     def digest(self, ready: Any) -> bytes | None:
         """Digest of the operands that are read; None if they cannot be read by now."""
-        read = [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
-        return digest(read, ready)
+        return digest(self._read(), ready)
 
     def _overlaps(self, out: torch.Tensor) -> bool:
         """True if out lies in the memory of what is read."""
-        read = [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
-        used = {x.untyped_storage().data_ptr() for x in read if isinstance(x, torch.Tensor)}
+        read = (x for x in self._read() if isinstance(x, torch.Tensor))
+        used = {x.untyped_storage().data_ptr() for x in read}
         return out.numel() > 0 and out.untyped_storage().data_ptr() in used
+
+    def _read(self) -> list[Any]:
+        """Operands that are read: a, b and arrays of the epilogue."""
+        return [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
 
     def _arrays(self) -> list[tuple[str, str, Any]]:
         """Label, kind and value of what must fit the result: out, and arrays of the epilogue."""
@@ -146,7 +149,7 @@ class Call(NamedTuple):
             "arrays": [[label, kind, list(value.shape)] for label, kind, value in self._arrays()],
             "method": self.method,
             "needs": list(self.needs),
-            "is_splittable": not _uses_row(self.chain),
+            "is_splittable": not (self.chain and any(s.uses_row for s in self.chain.stages)),
             "is_captured": self.is_captured,
             "place": _place(group, self.a.device),
         }
@@ -197,10 +200,6 @@ class Call(NamedTuple):
 
 def _layout(value: Any) -> Any:
     return (value.shape, value.device) if isinstance(value, torch.Tensor) else None
-
-
-def _uses_row(chain: BoundEpilogue | None) -> bool:
-    return chain is not None and any(stage.uses_row for stage in chain.stages)
 
 
 # Launches of a call on a rank, which does first what needs no other rank: it allocates memory, and
@@ -340,7 +339,11 @@ def _place(group: Group, device: torch.device) -> Description:
     """Describe where a rank computes, and which GPUs it can copy to."""
     place: Description = {"machine": machine_name(), "is_shared": group.shared_prefix is not None}
     if device.type == "cuda":
-        visible = {index: _uuid(index) for index in range(torch.cuda.device_count())}
+        # Each process numbers the GPUs that it sees; their UUIDs are the same in all.
+        visible = {
+            index: str(torch.cuda.get_device_properties(index).uuid)
+            for index in range(torch.cuda.device_count())
+        }
         place["index"], place["gpu"] = device.index, visible[device.index]
         place["reaches"] = [
             uuid
@@ -348,11 +351,6 @@ def _place(group: Group, device: torch.device) -> Description:
             if index != device.index and torch.cuda.can_device_access_peer(device.index, index)
         ]
     return place
-
-
-def _uuid(index: int) -> str:
-    """Name that no other GPU has: each process numbers those that it sees."""
-    return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def _link_between(places: Sequence[Description]) -> Link:

@@ -155,17 +155,9 @@ def _product(
     return compute_with_gradients(group, call)
 
 
-def _call(
-    operation: str,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    rows: Sequence[int] | None,
-    out: torch.Tensor | None,
-    epilogue: Any,
-    method: str | None,
-    timeout: float,
-) -> Call:
+def _call(operation: str, a: torch.Tensor, b: torch.Tensor, *options: Any) -> Call:
     """Make a call of arguments that have the right types."""
+    rows, out, epilogue, method, timeout = options
     if not isinstance(timeout, (int, float)) or not timeout > 0:
         raise SettingError(f"{operation}: timeout is {shown(timeout)}; pass seconds above 0.")
     if method is not None and not isinstance(method, str):

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dxgemm import errors
 
@@ -61,26 +61,41 @@ class State(NamedTuple):
     text: str = ""
 
 
-class Cells(Protocol):
+class Cells:
     """Memory of which each rank writes its own part, and reads all."""
 
     def write(self, state: State) -> None:
         """Write this rank's state."""
+        self._put("state", pack(state))
 
     def read(self, rank: int) -> State | None:
         """Read a rank's state; None if it is being written."""
+        packed = self._get("state", rank)
+        return unpack(packed) if packed else None
 
     def write_note(self, note: bytes) -> None:
         """Write this rank's note, which is longer than a state."""
+        self._put("note", note)
 
     def read_note(self, rank: int) -> bytes | None:
         """Read a rank's note; None if there is none, or it is being written."""
+        return self._get("note", rank)
 
     def has_ended(self, rank: int) -> bool:
         """True if a rank's process is known to have ended."""
+        return False
 
     def close(self) -> None:
         """Give back what the cells hold."""
+        raise NotImplementedError
+
+    def _put(self, kind: str, content: bytes) -> None:
+        """Write this rank's "state" or "note"."""
+        raise NotImplementedError
+
+    def _get(self, kind: str, rank: int) -> bytes | None:
+        """Read a rank's "state" or "note"."""
+        raise NotImplementedError
 
 
 class Meeting:
@@ -313,18 +328,22 @@ class Meeting:
 
     def _too_late(self, late: list[int], limit_s: float) -> errors.RankError:
         """Error of ranks that did not come in time."""
-        who, within = _ranks(late, self._size), f"within {limit_s:g} s"
         if self._step <= ARRIVED:
-            return errors.RankError(
-                f"{self._name}: {who} did not call it {within}; every rank of the group must, with "
-                "equal arguments as often as the others."
-            )
-        self._end(f"{self._name}: {who} did not launch it {within}")
+            return _not_called(self._name, late, self._size, limit_s)
+        who = _ranks(late, self._size)
+        self._end(f"{self._name}: {who} did not launch it within {limit_s:g} s")
         return self._refused()
 
 
-def _ranks(ranks: list[int], size: int) -> str:
+def _ranks(ranks: Sequence[int], size: int) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {size}"
+
+
+def _not_called(name: str, late: Sequence[int], size: int, limit_s: float) -> errors.RankError:
+    return errors.RankError(
+        f"{name}: {_ranks(late, size)} did not call it within {limit_s:g} s; every rank of the "
+        "group must, with equal arguments as often as the others."
+    )
 
 
 def _decided(found: list[Description], decide: Any) -> Description:
@@ -363,7 +382,7 @@ def unpack(packed: bytes) -> State:
 STATE_BYTES, NOTE_BYTES = 1024, 1 << 17
 
 
-class SharedCells:
+class SharedCells(Cells):
     """Cells in a file that the processes of one machine map.
 
     What is read while it is written has a wrong checksum. Each process locks a byte of the file,
@@ -376,24 +395,15 @@ class SharedCells:
         self._file = path.open("r+b", buffering=0)
         self._file.truncate(size * (STATE_BYTES + NOTE_BYTES))
         self._memory = mmap.mmap(self._file.fileno(), size * (STATE_BYTES + NOTE_BYTES))
-        self._notes = size * STATE_BYTES
+        # Offset of the first rank's cell of a kind, and the bytes of each.
+        self._cells = {"state": (0, STATE_BYTES), "note": (size * STATE_BYTES, NOTE_BYTES)}
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, rank)
         self.write(State(0, DONE))
-
-    def write(self, state: State) -> None:
-        self._put(self._rank * STATE_BYTES, pack(state))
-
-    def read(self, rank: int) -> State | None:
-        packed = self._get(rank * STATE_BYTES)
-        return unpack(packed) if packed else None
 
     def write_note(self, note: bytes) -> None:
         if len(note) > NOTE_BYTES - _HEADER.size:
             raise errors.RankError(f"a description of {len(note)} bytes is too long to exchange.")
-        self._put(self._notes + self._rank * NOTE_BYTES, note)
-
-    def read_note(self, rank: int) -> bytes | None:
-        return self._get(self._notes + rank * NOTE_BYTES)
+        super().write_note(note)
 
     def has_ended(self, rank: int) -> bool:
         try:
@@ -407,47 +417,39 @@ class SharedCells:
         self._memory.close()
         self._file.close()
 
-    def _put(self, offset: int, content: bytes) -> None:
+    def _put(self, kind: str, content: bytes) -> None:
+        first, size = self._cells[kind]
+        offset = first + self._rank * size
         begin = offset + _HEADER.size
         self._memory[begin : begin + len(content)] = content
         self._memory[offset:begin] = _HEADER.pack(zlib.crc32(content), len(content))
 
-    def _get(self, offset: int) -> bytes | None:
+    def _get(self, kind: str, rank: int) -> bytes | None:
+        first, size = self._cells[kind]
+        offset = first + rank * size
         begin = offset + _HEADER.size
         checksum, count = _HEADER.unpack(self._memory[offset:begin])
         content = self._memory[begin : begin + count]
         return content if content and zlib.crc32(content) == checksum else None
 
 
-class StoreCells:
+class StoreCells(Cells):
     """Cells in a group's store, for ranks on several machines. A process that ends is not seen."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank = store, rank
         self.write(State(0, DONE))
 
-    def write(self, state: State) -> None:
-        self._store.set(f"state/{self._rank}", pack(state))
-
-    def read(self, rank: int) -> State | None:
-        packed = self._get(f"state/{rank}")
-        return unpack(packed) if packed else None
-
-    def write_note(self, note: bytes) -> None:
-        self._store.set(f"note/{self._rank}", note)
-
-    def read_note(self, rank: int) -> bytes | None:
-        return self._get(f"note/{rank}")
-
-    def has_ended(self, rank: int) -> bool:
-        return False
-
     def close(self) -> None:
         with suppress(Exception):  # the store may have gone before
             for kind in ("state", "note"):
                 self._store.delete_key(f"{kind}/{self._rank}")
 
-    def _get(self, key: str) -> bytes | None:
+    def _put(self, kind: str, content: bytes) -> None:
+        self._store.set(f"{kind}/{self._rank}", content)
+
+    def _get(self, kind: str, rank: int) -> bytes | None:
+        key = f"{kind}/{rank}"
         return bytes(self._store.get(key)) if self._store.check([key]) else None
 
 
@@ -516,10 +518,7 @@ def introduce(
 
     def wait(late: Sequence[int]) -> None:
         if time.monotonic() > deadline:
-            raise errors.RankError(
-                f"{call}: {_ranks(list(late), size)} did not call it within {timeout_s:g} s; every "
-                "rank of the group must, with equal arguments as often as the others."
-            )
+            raise _not_called(call, late, size, timeout_s)
         time.sleep(1e-3)
 
     def join(path: Path) -> Cells | None:

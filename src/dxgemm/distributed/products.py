@@ -185,8 +185,8 @@ def rows_of_chain(chain: BoundEpilogue | None, rows: Rows) -> BoundEpilogue | No
     )
 
 
-def apply(chain: BoundEpilogue | None, sums: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """epilogue(sums), by a product without an inner dimension; sums may be out."""
+def apply(chain: BoundEpilogue | None, sums: torch.Tensor, out: torch.Tensor) -> None:
+    """out = epilogue(sums), by a product without an inner dimension; sums may be out."""
     if chain is not None:
         m, n = sums.shape
         target = None if sums is out else out
@@ -194,4 +194,3 @@ def apply(chain: BoundEpilogue | None, sums: torch.Tensor, out: torch.Tensor) ->
         dxgemm.gemm(*empty, sums, beta=1.0, out=target, epilogue=chain)
     elif sums is not out:
         out.copy_(sums)
-    return out

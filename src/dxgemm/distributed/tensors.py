@@ -18,6 +18,15 @@ from dxgemm.distributed.functions import (
 from dxgemm.distributed.schedule import METHODS, even_rows
 from dxgemm.problem.arguments import check_name
 
+# Placements of the result, by those of a and b; the first one is the default.
+RESULTS: dict[tuple[Placement, Placement], tuple[Placement, ...]] = {
+    (Shard(0), Shard(1)): (Shard(1),),
+    (Shard(1), Shard(0)): (Shard(0), Replicate()),
+    (Shard(0), Replicate()): (Shard(0),),
+    (Replicate(), Shard(1)): (Shard(1),),
+    (Replicate(), Replicate()): (Replicate(),),
+}
+
 
 @errors.named_in_errors("dxgemm.distributed.gemm")
 def gemm(
@@ -88,16 +97,9 @@ def gemm(
     options: dict[str, Any] = {"group": group, "method": method, "timeout": timeout}
     pair = placed_a, placed_b
     (m, n), ranks = (a.shape[0], b.shape[1]), mesh.size()
-    if pair == (Shard(0), Shard(1)):
-        made, found = Shard(1), [Shard(1)]
-    elif pair == (Shard(1), Shard(0)):
-        made, found = placement or Shard(0), [Shard(0), Replicate()]
-    elif pair in ((Shard(0), Replicate()), (Replicate(), Shard(1)), (Replicate(), Replicate())):
-        made = placed_a if placed_a.is_shard() else placed_b
-        found = [made]
-    else:
-        made, found = None, []
-    if made not in found or (placement or made) != made:
+    found = RESULTS.get(pair, (None,))
+    made = found[0] if placement is None else placement
+    if made is None or made not in found:
         raise errors.UnsupportedProblemError(
             f"gemm: no product of {placed_a} and {placed_b} is {placement or 'known'}; "
             "redistribute one of them."

@@ -39,24 +39,18 @@ class Parameter:
         return self.kind in ("scalar", "integer")
 
 
-SCALAR = Parameter("scalar", "a scalar")
-PROBABILITY = Parameter("scalar", "a probability", (0.0, 1.0))
-INTEGER = Parameter("integer", "an integer")
-ROW = Parameter("row", "a row vector")
-COLUMN = Parameter("column", "a column vector")
-MATRIX = Parameter("matrix", "a matrix")
+# Numbers, one for all elements: a real one in the type of sums, or one from 0 to 1; and an int64.
+Scalar = Annotated[float, Parameter("scalar", "a scalar")]
+Probability = Annotated[float, Parameter("scalar", "a probability", (0.0, 1.0))]
+Integer = Annotated[int, Parameter("integer", "an integer")]
+# Arrays (n,), (m,) and (m, n), or batches of them: elements [col], [row] and [row, col].
+RowVector = Annotated[float, Parameter("row", "a row vector")]
+ColumnVector = Annotated[float, Parameter("column", "a column vector")]
+Matrix = Annotated[float, Parameter("matrix", "a matrix")]
+# Arrays with an element for each block of the result, or of an operand.
+BlockMask = Annotated[bool, Parameter("mask", "a block mask")]
+BlockScales = Annotated[float, Parameter("blocks", "block scales")]
 OUTPUT = Parameter("output", "an output")
-MASK = Parameter("mask", "a block mask")
-BLOCKS = Parameter("blocks", "block scales")
-
-Scalar = Annotated[float, SCALAR]  # a real number, one for all elements, in the type of sums
-Probability = Annotated[float, PROBABILITY]  # a `Scalar` from 0 to 1
-Integer = Annotated[int, INTEGER]  # a number of int64, one for all elements
-RowVector = Annotated[float, ROW]  # (n,) or (batch, n): element [col]
-ColumnVector = Annotated[float, COLUMN]  # (m,) or (batch, m): element [row]
-Matrix = Annotated[float, MATRIX]  # (m, n) or (batch, m, n): element [row, col]
-BlockMask = Annotated[bool, MASK]  # an element for each block of the result
-BlockScales = Annotated[float, BLOCKS]  # an element for each block of an operand
 
 
 def kind_of(annotation: Any) -> Parameter | None:

@@ -58,9 +58,6 @@ class Occupancy:
 
     Attributes:
         limits: limits of the SM.
-        threads: threads per block.
-        registers: registers per thread.
-        smem_bytes: shared memory per block.
         warps: warps per block.
         registers_of_warp: registers per warp, as allocated.
         smem_bytes_of_block: shared memory per block as allocated, with the reserved bytes.
@@ -68,9 +65,6 @@ class Occupancy:
     """
 
     limits: SmLimits
-    threads: int
-    registers: int
-    smem_bytes: int
     warps: int
     registers_of_warp: int
     smem_bytes_of_block: int
@@ -116,31 +110,18 @@ def occupancy(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -
         registers: registers per thread.
         smem_bytes: shared memory per block, static and dynamic together.
     """
-    warps = _round_up(threads, WARP_THREADS) // WARP_THREADS
+    warps = -(-threads // WARP_THREADS)
     registers_of_warp = _round_up(registers * WARP_THREADS, REGISTER_UNIT)
     smem_bytes_of_block = _round_up(smem_bytes + limits.reserved_smem_bytes, SMEM_UNIT)
     blocks_by = {
         "threads": limits.threads // WARP_THREADS // warps,
         "blocks": limits.blocks,
-        "registers": _round_down(limits.registers // registers_of_warp, WARP_UNIT) // warps,
+        "registers": limits.registers // registers_of_warp // WARP_UNIT * WARP_UNIT // warps,
     }
     if smem_bytes:
         blocks_by["shared memory"] = limits.smem_bytes // smem_bytes_of_block
-    return Occupancy(
-        limits=limits,
-        threads=threads,
-        registers=registers,
-        smem_bytes=smem_bytes,
-        warps=warps,
-        registers_of_warp=registers_of_warp,
-        smem_bytes_of_block=smem_bytes_of_block,
-        blocks_by=blocks_by,
-    )
+    return Occupancy(limits, warps, registers_of_warp, smem_bytes_of_block, blocks_by)
 
 
 def _round_up(count: int, unit: int) -> int:
     return -(-count // unit) * unit
-
-
-def _round_down(count: int, unit: int) -> int:
-    return count // unit * unit

@@ -23,6 +23,7 @@ from dxgemm.runtime.device import device_count
 from dxgemm.runtime.streams import wait_for
 
 HOST = -1
+Ints = tuple[int, ...]  # an index, a shape or strides
 LEAST_ADDRESS = 1 << 16  # neither Linux nor CUDA gives out a lower one
 _LEAST_USUAL_ADDRESS = 1 << 40  # beyond the offset of any view
 
@@ -87,12 +88,10 @@ class Library(ABC):
         target[...] = source
 
     @abstractmethod
-    def view(
-        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Any:
+    def view(self, array: Any, index: Ints, shape: Ints, strides: Ints) -> Any:
         """View of any shape and strides in bytes that begins where `array[index]` does."""
 
-    def view_key(self, key: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    def view_key(self, key: Any, shape: Ints, strides: Ints) -> Any:
         """Key of such a view of an array with a key."""
         return (shape, strides, *key[2:])
 
@@ -145,9 +144,7 @@ class CuPy(Library):
         with target.device:
             target[...] = source
 
-    def view(
-        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Any:
+    def view(self, array: Any, index: Ints, shape: Ints, strides: Ints) -> Any:
         part = array[index] if index else array
         return self._cupy.ndarray(shape, part.dtype, part.data, strides)
 
@@ -260,13 +257,11 @@ class Torch(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
 
-    def view(
-        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Any:
+    def view(self, array: Any, index: Ints, shape: Ints, strides: Ints) -> Any:
         part = array[index] if index else array
         return part.as_strided(shape, [stride // array.itemsize for stride in strides])
 
-    def view_key(self, key: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    def view_key(self, key: Any, shape: Ints, strides: Ints) -> Any:
         item_size = key[2].itemsize
         return (shape, tuple(stride // item_size for stride in strides), *key[2:])
 
@@ -310,9 +305,7 @@ class Host(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         return np.empty(shape, numpy_dtype(dtype))
 
-    def view(
-        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Any:
+    def view(self, array: Any, index: Ints, shape: Ints, strides: Ints) -> Any:
         part = array[index] if index else array  # not array[()], which copies a scalar
         writeable = array.flags.writeable
         return np.lib.stride_tricks.as_strided(part, shape, strides, writeable=writeable)

@@ -29,6 +29,7 @@ from dxgemm.runtime.arrays import (
     HOST,
     LEAST_ADDRESS,
     NULL,
+    Ints,
     Library,
     dtype_name,
     find_library,
@@ -71,9 +72,7 @@ class Export:
         self.is_new = True
         self._owner = owner  # of the memory: freed with it
 
-    def part(
-        self, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
-    ) -> Export:
+    def part(self, index: Ints, shape: Ints, strides: Ints) -> Export:
         """View of the same memory that begins where `array[index]` does."""
         offset = sum(i * stride for i, stride in zip(index, self.layout.strides))
         layout = self.layout._replace(shape=shape, strides=strides)
@@ -206,16 +205,10 @@ class Exports(Library):
         with cupy.cuda.Device(target.layout.device), cupy.cuda.ExternalStream(target.stream):
             array[...] = source_array
 
-    def view(
-        self,
-        array: Export,
-        index: tuple[int, ...],
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-    ) -> Export:
+    def view(self, array: Export, index: Ints, shape: Ints, strides: Ints) -> Export:
         return array.part(index, shape, strides)
 
-    def view_key(self, key: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    def view_key(self, key: Layout, shape: Ints, strides: Ints) -> Layout:
         return normalised(key._replace(shape=shape, strides=strides))
 
     def host_view(self, array: Export) -> np.ndarray:
@@ -380,7 +373,7 @@ def _exported(name: str, array: Any, stream: int) -> Export:
     refuse_deleted(name, array)
     try:
         has_dlpack = hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")
-        view, is_pinned = (_by_dlpack if has_dlpack else _by_interface)(name, array, stream)
+        view, is_pinned = _by_dlpack(name, array, stream) if has_dlpack else _by_interface(array)
         strides = contiguous_strides(view.shape) if view.strides is None else view.strides
         layout = Layout(
             tuple(view.shape),
@@ -433,7 +426,7 @@ def _in_capture(stream: int, ordinal: int) -> bool:
     return not simulator_enabled() and any(map(is_captured, (stream, *library_streams(ordinal))))
 
 
-def _by_interface(name: str, array: Any, stream: int) -> tuple[Any, bool]:
+def _by_interface(array: Any) -> tuple[Any, bool]:
     """View of an operand by `__cuda_array_interface__`, which is read once."""
     from cuda.core.utils import StridedMemoryView
 

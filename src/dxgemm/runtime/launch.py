@@ -23,7 +23,7 @@ from dxgemm.runtime.device import (
     refuse_foreign_context,
 )
 from dxgemm.runtime.graphs import keep_in_graph
-from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
+from dxgemm.runtime.tensor_maps import TensorMaps
 
 CAPTURES_EARLY = 12030  # first CUDA version that captures launches which begin early
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
@@ -223,7 +223,7 @@ class KernelLaunch:
         problem: Arguments,
         blocks: int,
         ordinal: int,
-        tensor_maps: tuple[TensorMap | bytes | None, ...] = (),
+        tensor_maps: tuple[Any, ...] = (),
         *,
         is_alone: bool = False,
     ) -> None:

@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from ctypes import string_at
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from dxgemm.errors import LaunchError
+from dxgemm.handwritten.parts.tensor_map import TensorMap
 from dxgemm.runtime.device import current_device, driver_api
 
 TENSOR_MAP_BYTES = 128
 MOST_POINTERS = 64  # pairs of addresses for which a launch keeps the encoded maps
-
-
-class TensorMap(Protocol):
-    """Description of one operand by a kernel file, innermost index first.
-
-    Attributes:
-        operand: "a" or "b", the operand whose address the map begins at.
-        element: "float16", "bfloat16", "int8", "float32", or "tfloat32": float32 that TMA rounds to
-            TF32 while it copies.
-        sizes: elements along each index; elements beyond read as zero.
-        stride_bytes: stride of each index but the innermost, in bytes.
-        box: elements along each index that one copy takes; 16, 32, 64 or 128 bytes along the
-            innermost, in the swizzle as wide as they are; 16 bytes in none.
-    """
-
-    @property
-    def operand(self) -> str: ...
-    @property
-    def element(self) -> str: ...
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-    @property
-    def stride_bytes(self) -> tuple[int, ...]: ...
-    @property
-    def box(self) -> tuple[int, ...]: ...
 
 
 class TensorMaps:
@@ -68,7 +44,10 @@ class TensorMaps:
 
 
 def encode(address: int, tensor_map: TensorMap) -> bytes:
-    """Encode a tensor map as the 128 bytes that TMA reads.
+    """Encode a tensor map as the 128 bytes that TMA reads; elements beyond its sizes read as zero.
+
+    A box has 16, 32, 64 or 128 bytes along the innermost dimension, in the swizzle as wide as they
+    are; 16 bytes in none.
 
     Raises:
         LaunchError: the driver refused the map.

@@ -143,6 +143,16 @@ def find_stages(keys: str) -> list[Epilogue]:
     return [find_epilogue(key) for key in keys.split("\n")]
 
 
+# Epilogues of graphs, which have their keys alone: nothing tells how long a graph is used.
+_in_graphs: dict[str, list[Epilogue]] = {}
+
+
+@torch.compiler.assume_constant_result
+def keep_for_graphs(keys: str) -> None:
+    """Keep the epilogues of a chain, and with them their derivatives; or an inner function."""
+    _in_graphs.setdefault(keys, find_stages(keys))
+
+
 def share_out(
     stages: Sequence[Epilogue], operands: Iterable[Any], numbers: Iterable[Any]
 ) -> list[list[Any]]:

@@ -25,6 +25,7 @@ from dxgemm.torch.derivatives import (
     bind,
     find_derivatives,
     find_stages,
+    keep_for_graphs,
     places_read,
     share_out,
 )
@@ -72,23 +73,13 @@ def compute_with_epilogue(
         operands.append(value)
     keys = "\n".join(stage.key for stage in chain.stages)
     if torch.compiler.is_compiling():
-        _keep_for_graphs(keys)
+        keep_for_graphs(keys)
     kept = []
     if torch.is_grad_enabled():
         is_needed = any(x is not None and x.requires_grad for x in (a, b, c))
         needed = tuple(operand.requires_grad for operand in operands)
         kept = list(_places_to_keep(keys, is_needed, needed))
     return fused_operator(a, b, c, alpha, beta, keys, operands, numbers, kept, batch_invariant)[0]
-
-
-# Epilogues of graphs, which have their keys alone: nothing tells how long a graph is used.
-_in_graphs: dict[str, list[Epilogue]] = {}
-
-
-@torch.compiler.assume_constant_result
-def _keep_for_graphs(keys: str) -> None:
-    """Keep the epilogues of a chain, and with them their derivatives."""
-    _in_graphs.setdefault(keys, find_stages(keys))
 
 
 @torch.compiler.assume_constant_result
@@ -148,20 +139,10 @@ def fused_operator(
 
 
 @fused_operator.register_fake
-def _empty_fused(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    keys: str,
-    operands: list[torch.Tensor],
-    numbers: list[int | float | bool],
-    kept: list[int],
-    batch_invariant: bool,
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def _empty_fused(*inputs: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Check shapes and devices, and allocate the results."""
-    out = empty_product(a, b, c, alpha, beta)
+    a, b, c, _, _, keys, operands, _, kept, _ = inputs
+    out = empty_product(a, b, c)
     m, n = out.shape[-2:]
     batch = out.shape[0] if out.ndim == 3 else 1
     for (_, entry), operand in zip(_list_arrays(find_stages(keys)), operands, strict=True):

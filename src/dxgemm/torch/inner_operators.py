@@ -18,6 +18,7 @@ import dxgemm
 from dxgemm import errors, inners
 from dxgemm.epilogues import Inner
 from dxgemm.epilogues.function import find_epilogue
+from dxgemm.torch.derivatives import keep_for_graphs
 from dxgemm.torch.product_operators import empty_product
 
 MOST_PLACES = 2**24  # that a float32 counts
@@ -85,17 +86,8 @@ def compute_inner(a: torch.Tensor, b: torch.Tensor, inner: Any) -> torch.Tensor:
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         _check_differentiable(inner.key, inner.name)
     if torch.compiler.is_compiling():
-        _keep_for_graphs(inner.key)
+        keep_for_graphs(inner.key)
     return inner_operator(a, b, None, inner.key)
-
-
-# Functions of graphs, which have their keys alone: nothing tells how long a graph is used.
-_in_graphs: dict[str, Any] = {}
-
-
-@torch.compiler.assume_constant_result
-def _keep_for_graphs(key: str) -> None:
-    _in_graphs.setdefault(key, find_epilogue(key))
 
 
 def _check_differentiable(key: str, name: str) -> None:
@@ -121,7 +113,7 @@ def inner_operator(
 def _empty_inner(
     a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, key: str, is_wide: bool = False
 ) -> torch.Tensor:
-    out = empty_product(a, b, c, 1.0, 0.0)
+    out = empty_product(a, b, c)
     is_half = out.dtype in (torch.float16, torch.bfloat16)
     return out.to(torch.float32) if is_wide and is_half else out
 

@@ -15,14 +15,9 @@ from dxgemm.torch.operands import as_matrix, check_operands, list_shapes
 from dxgemm.torch.product_operators import gemm_operator
 
 
-def _empty_linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    activation: str | None,
-    batch_invariant: bool = False,
-) -> torch.Tensor:
+def _empty_linear(x: torch.Tensor, weight: torch.Tensor, *others: Any) -> torch.Tensor:
     """Check the operands of `linear` and allocate its result."""
+    bias, activation, *_ = others
     if activation is not None:
         find_activation(activation)
     check_linear(x, weight, bias)

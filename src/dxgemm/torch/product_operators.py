@@ -12,14 +12,7 @@ from dxgemm.torch.operands import as_matrix, check_operands, list_shapes
 
 
 def empty_product(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor | None,
-    alpha: float,
-    beta: float,
-    batch_invariant: bool = False,
-    a_triangle: str = "",
-    b_triangle: str = "",
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, *_: Any
 ) -> torch.Tensor:
     """Check the operands of `gemm` and allocate its result."""
     check_operands("gemm", takes_complex=True, a=a, b=b, c=c)
@@ -62,7 +55,7 @@ def gemm_operator(
     a_triangle: str = "",
     b_triangle: str = "",
 ) -> torch.Tensor:
-    out = empty_product(a, b, c, alpha, beta)
+    out = empty_product(a, b, c)
     if c is None:
         beta = 0.0
     else:
@@ -81,6 +74,12 @@ def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.triangles = a_triangle, b_triangle
 
 
+def _save_factors(ctx: Any, a: torch.Tensor, b: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """Save a and b, each if the gradient of the other one is needed, and other tensors."""
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *others)
+
+
 def save_product(
     ctx: Any,
     a: torch.Tensor,
@@ -96,8 +95,7 @@ def save_product(
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
     ctx.triangles = "", ""
     ctx.is_b_transposed = b.stride(-1) != 1
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *others)
+    _save_factors(ctx, a, b, *others)
 
 
 def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -148,9 +146,7 @@ gemm_operator.register_fake(empty_product)
 gemm_operator.register_autograd(_gemm_backward, setup_context=_save_gemm)
 
 
-def _empty_matmul(
-    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
-) -> torch.Tensor:
+def _empty_matmul(a: torch.Tensor, b: torch.Tensor, *_: Any) -> torch.Tensor:
     """Check the operands of `matmul` and allocate its result."""
     check_operands("matmul", takes_complex=True, a=a, b=b)
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2:][0]:
@@ -178,8 +174,7 @@ def matmul_operator(
 def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, ctx.alpha, ctx.batch_invariant = inputs
     ctx.shapes = a.shape, b.shape
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    _save_factors(ctx, a, b)
 
 
 def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -234,9 +229,7 @@ def grouped_operator(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) ->
 
 
 def _save_group(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, offsets = inputs
-    needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offsets)
+    _save_factors(ctx, *inputs)
 
 
 def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -148,8 +148,7 @@ def _array_module() -> Any:
 
 def _wide_dtype(workload: Workload) -> str:
     """Dtype of random numbers, before they are converted to that of the workload."""
-    is_wide = workload.dtype in ("float64", *COMPLEX_PARTS)
-    return workload.dtype if is_wide else "float32"
+    return workload.dtype if workload.dtype in ("float64", *COMPLEX_PARTS) else "float32"
 
 
 @cache
@@ -219,13 +218,11 @@ class Bench:
         Raises:
             WrongResultError: the result of a candidate is wrong.
         """
-        samplers = {}
-        for name, candidate in found.items():
-            choice = candidate.implementation.name, candidate.config, candidate.slices
-            sampler = self.sampler(choice)
-            if sampler is not None:
-                samplers[name] = sampler
-        return samplers
+        made = {
+            name: self.sampler((candidate.implementation.name, candidate.config, candidate.slices))
+            for name, candidate in found.items()
+        }
+        return {name: sampler for name, sampler in made.items() if sampler is not None}
 
     def sampler(self, implementation: Any) -> Sampler | None:
         """Make the sampler of a candidate; None if it cannot compute the workload or be built.
