@@ -15,17 +15,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from timing import CLOCK, IS_SIMULATED, IS_TIMED, call_us, print_table, send, time_text
+
+# numba comes after timing, which enables its simulator where there is no GPU
+# isort: split
 from numba import cuda, float32
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, send, to_dtype
 from dxgemm.epilogues import fast_gelu_tanh, fast_tanh
-from dxgemm.gpu.status import simulator_enabled
 
-DTYPE = "float32" if simulator_enabled() else "bfloat16"
-TILE = (8, 32) if simulator_enabled() else (64, 128)
-ROWS, WIDTHS = (8, [33]) if simulator_enabled() else (16384, [128, 256])
+DTYPE = "float32" if IS_SIMULATED else "bfloat16"
+TILE = (8, 32) if IS_SIMULATED else (64, 128)
+ROWS, WIDTHS = (8, [33]) if IS_SIMULATED else (16384, [128, 256])
 TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-2}  # of the result's norm
 
 
@@ -94,9 +95,8 @@ def measure(rows: int, width: int, instruction: str | None) -> tuple[str, ...]:
     """
     rng = np.random.default_rng(0)
     sizes = (rows, width), (width, width), (width, width)
-    drawn = [send(rng.standard_normal(size).astype("float32") / 8) for size in sizes]
-    x, w1, w2 = (to_dtype(array, DTYPE) for array in drawn)
-    hidden, one, two = (to_dtype(send(np.zeros((rows, width), "float32")), DTYPE) for _ in "hot")
+    x, w1, w2 = (send_as_dtype(rng.standard_normal(size) / 8) for size in sizes)
+    hidden, one, two = (send_as_dtype(np.zeros((rows, width))) for _ in range(3))
     calls = plan_mlp(x, w1, w2, one, instruction), plan_two_calls(x, w1, w2, hidden, two)
     middle = on_host(x) @ on_host(w1)
     expected = gelu_on_arrays(middle, np) @ on_host(w2)
@@ -107,8 +107,18 @@ def measure(rows: int, width: int, instruction: str | None) -> tuple[str, ...]:
         if not error <= TOLERANCE[DTYPE]:
             raise ArithmeticError(f"the result of {rows} x {width} differs from NumPy's: {error}")
         times.append(call_us(call))
-    ratio = f"{times[1] / times[0]:.2f}"
-    return f"{rows}", f"{width}", f"{times[0]:.1f} us", f"{times[1]:.1f} us", ratio
+    ratio = f"{times[1] / times[0]:.2f}" if IS_TIMED else ""
+    return f"{rows}", f"{width}", *map(time_text, times), ratio
+
+
+def send_as_dtype(array: np.ndarray) -> Any:
+    """Copy an array to the GPU in `DTYPE`; bfloat16, which NumPy and CuPy lack, is torch's."""
+    sent = send(array.astype("float32"))
+    if DTYPE == "float32":
+        return sent
+    import torch
+
+    return torch.from_dlpack(sent).to(torch.bfloat16)
 
 
 def gelu_on_arrays(x: Any, module: Any) -> Any:
@@ -124,7 +134,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = [measure(options.rows, width, options.instruction) for width in options.widths]
     print_table((">rows", ">width", ">one kernel", ">two calls", ">ratio"), rows)
-    print(f"{DTYPE}; a call: {clock_name()}.")
+    print(f"{DTYPE}. {CLOCK}")
     print("Every result agrees with NumPy's.")
 
 

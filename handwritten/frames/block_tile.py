@@ -4,7 +4,7 @@ A kernel calls them with its arrays, and gets its threads' sums as arrays in reg
 is there twice: with copies of 16 bytes, for operands in the layouts that the tile is made for, and
 without, for any others; the strides and addresses decide at run time.
 A tile of results may be kept in shared memory as the a of a second product: its tiles of a stage
-follow one another behind the ring, which then has stages of b alone.
+follow one another after the ring, which then has stages of b alone.
 Tiles by wgmma have TMA copy operands that are arguments of the kernel, if the launch gave these
 tensor maps: their types say so, and the copies for others are not compiled.
 """
@@ -41,11 +41,11 @@ from dxgemm.handwritten.parts.tiles import smem_alignment
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 ELEMENTARY = FUNCTIONS  # that users' kernels may call, by the names of `dxgemm.epilogues`
-SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share what is in L2
+SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share data in L2
 
 
 class BlockTile(NamedTuple):
-    """Device functions of all threads of a block; r and c are a place in the tile.
+    """Device functions of all threads of a block; r and c are a row and a column of the tile.
 
     Attributes:
         origin_of: (index, m, n) -> row and column of a tile in a result of m x n.
@@ -84,7 +84,7 @@ def extents(config: Any, layouts: tuple[str, str]) -> tuple[int, int]:
 
 
 def ring_bytes(config: Any, dtype: str) -> int:
-    """Shared memory of products and stores, in bytes: kept tiles begin behind it."""
+    """Shared memory of products and stores, in bytes: kept tiles begin after it."""
     size: int = config.smem_bytes(dtype)
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -191,7 +191,7 @@ def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[
 
     corner, (rows, cols) = parts.corner, parts.fragment
     bits = len(rows).bit_length() - 1
-    # All extents are powers of two: a place is the sum of those of its index's bits.
+    # All extents are powers of two: an offset is the sum of those of its index's bits.
     row_steps = tuple(rows[1 << bit] for bit in range(bits))
     col_steps = tuple(cols[1 << bit] for bit in range(bits))
 

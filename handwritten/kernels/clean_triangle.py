@@ -1,7 +1,7 @@
-"""Copy of a triangular matrix, with zeros beside its diagonal, for products that read these.
+"""Copy of a triangular matrix, with zeros on the other side of its diagonal, for other kernels.
 
 Idea: a block copies a tile, its lanes along a row; a thread reads all of its elements before it
-writes the first, so that they are on their way together. Elements of the other triangle are not
+writes the first, so that its loads are in flight together. Elements of the other triangle are not
 used, and far from the diagonal, where no kernel reads (`k_ranges`), not written.
 Layout: a (m, n), any strides, any batch; out (m, n), row-major. k is the number of elements beyond
 the diagonal of each row that are written. Complex elements are pairs, with strides of parts. Short

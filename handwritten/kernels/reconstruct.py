@@ -3,12 +3,12 @@
 Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
 modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. All three are cut
 into limbs of 42 bits, from -2**41 to 2**41. With up to 20 moduli, a limb's products and their sum
-are exact in float64; so is the difference from Q times P's limb. Carries make the limbs lie side by
+are exact in float64; so is the difference from Q times P's limb. Carries put the limbs side by
 side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
 A thread takes four neighbours of a row. Of a symmetric result, blocks take the tiles that meet the
 lower triangle; mirror images of these pass through shared memory, so that their rows are coalesced.
 Layout: a is (moduli, m, n) residues, any batch, rows padded to 32 bytes; c and out (m, n), any
-strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
+strides. In the last parameter, after the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: none. If the flag is not 0, the kernel writes nothing and leaves the product to
 `native_fallback`.
@@ -201,7 +201,7 @@ def make_kernel(
 
     @device
     def is_stored(row, col):
-        """True if an element is written where it lies, and not as a mirror image alone."""
+        """True if an element is written in place, and not as a mirror image alone."""
         return is_whole or (is_direct and row >= col)
 
     @gemm_kernel

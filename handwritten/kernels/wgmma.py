@@ -8,7 +8,7 @@ wgmma reads 16-bit operands K-major or MN-major, and bytes K-major. tf32 operand
 shared memory, but the left one may come from registers: an MN-major one is made the left, if need
 be of b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
-lies outside arrives as zeros. A stage is 128 bytes of k deep. Sums of float8 stay in the tensor
+is out of bounds arrives as zeros. A stage is 128 bytes of k deep. Sums of float8 stay in the tensor
 core, which keeps fewer bits of them than float32 has: `wgmma_float8` promotes them.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
 """
@@ -89,6 +89,7 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=168, is_pingpong=True),
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=144),
+        Config(tile_m=128, tile_n=144, is_turned=True),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),

@@ -284,7 +284,7 @@ def make_mma_parts(
             row, col = right, left
         return row, col
 
-    # Layouts in which an operand lies in memory as its tiles do.
+    # Layouts in which an operand is stored as its tiles are.
     fits = [layout == ("col" if a_is_left else "row") for layout in layouts]
     fast, plain = (["across" if not fit else mode for fit in fits] for mode in ("vector", "along"))
 

@@ -89,7 +89,7 @@ def make_put_element(
 ) -> tuple[Callable[..., Any], Callable[..., None]]:
     """Device functions that store elements of a matrix of the result, one by one.
 
-    begin(matrix, alpha, beta, c, out, extra) returns what is the same for all elements: `at`.
+    begin(matrix, alpha, beta, c, out, extra) returns the values that all elements share: `at`.
     put(sums, at, row, col) stores alpha * sums + beta * c, finished by the epilogue and rounded.
     sums is a tuple of one number; for an epilogue that takes pairs, of two neighbours in a row,
     from an even column on.

@@ -32,6 +32,7 @@ class BaseConfig:
 
     least_threads: ClassVar[int] = 1
     dynamic_smem: ClassVar[bool] = False  # True if the launch allocates the shared memory
+    begins_early: ClassVar[bool] = False  # True if it calls `wait_earlier_kernel` before it reads
 
     def __post_init__(self) -> None:
         for complaint in self.complaints():

@@ -1,10 +1,11 @@
 """The `multiply` of the frame `ring` over tiles of lines (`line_tiles`), by Hopper's `wgmma`.
 
 A tile of lines is what TMA would leave there: lines of 128 bytes whose chunks are permuted by XOR,
-in panels of 64 lines if they are MN-major. So `cp.async` feeds `wgmma`, whose operands may then lie
+in panels of 64 lines if they are MN-major. So `cp.async` feeds `wgmma`, whose operands may then be
 at any address, without tensor maps. Each warpgroup computes 64 rows. A stage is multiplied while
 the next ones are copied. A block that is alone on its SM lets an instruction run on into the next
-stage, and copies to what it reads an iteration later; several blocks fill each other's gaps.
+stage, and copies to the stage that it reads an iteration later; several blocks fill each other's
+gaps.
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "fence.proxy.async".
 """
 

@@ -31,7 +31,7 @@ def make_store_rounded(
     `Result`, the address of the part's first element, and the bytes from a line to the next. Lines
     are contiguous. Blocks of 64 columns take turns in a warp's
     `chunk_bytes` of shared memory: while one is read, the next is written. Of line r, the 16 bytes
-    in place p lie in place p ^ r % 8, against bank conflicts.
+    at index p are stored at p ^ r % 8, against bank conflicts.
 
     Args:
         along_rows: False for columns, which get no epilogue.

@@ -179,8 +179,12 @@ class Implementation:
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""
+        from dxgemm.handwritten.parts.reduction import FEW_VALUES
+
         reduction = problem.reduction
         if reduction is None or reduction.axis == 0 or reduction.is_stored:
+            return self.kernel.reductions is Reductions.ALL
+        if reduction.count > FEW_VALUES:  # from shared memory alone
             return self.kernel.reductions is Reductions.ALL
         return self.kernel.reductions is not Reductions.NONE
 

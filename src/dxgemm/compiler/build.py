@@ -26,6 +26,7 @@ from dxgemm.problem.fusion import Fusion
 # Placeholder for the name of a kernel's last parameter in inline PTX: see `_parameter_blocks`.
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 TENSOR_MAP_BYTES = 128
+EARLY_FROM = 90  # compute capability, times ten, from which kernels may begin early
 
 # Kernels see narrow floats as the bits of their elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
@@ -50,6 +51,7 @@ class KernelRecord:
         cluster: blocks per thread-block cluster.
         cubin_bytes: size of the cubin.
         toolkit: packages that built it.
+        begins_early: True if it may begin before the kernel before it has ended, and waits itself.
     """
 
     implementation: str
@@ -66,6 +68,7 @@ class KernelRecord:
     cluster: int
     cubin_bytes: int
     toolkit: str
+    begins_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         cluster=spec.config.cluster,
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
+        begins_early=spec.config.begins_early and compute_capability(arch) >= EARLY_FROM,
     )
     if record.registers < launch_registers:
         raise BuildError(

@@ -14,7 +14,7 @@ from dxgemm.errors import EpilogueError, ShapeError, named_in_errors, shown
 from dxgemm.problem.arguments import check_flag
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
-MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
+MOST_VALUES = 32  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES, MEANS = "values", "indices", "means"
 INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64
 
