@@ -126,7 +126,6 @@ def _wgmma(dtype, a_innermost, b_innermost):
         wait_barrier,
         wait_wgmma_of,
         wgmma,
-        wgmma_from_registers,
     )
     from dxgemm.handwritten.parts.intrinsics import (
         global_address,
@@ -177,7 +176,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
                 below = place + 8 * a_stride_m
                 a_frag = (a_gmem[place], a_gmem[below], a_gmem[place + 4], a_gmem[below + 4])
                 begin_wgmma()
-                acc = wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
+                acc = wgmma(kind, high, acc, a_frag, b_part, False, b_across)
                 commit_wgmma()
                 wait_wgmma_of(0, a_frag)
             else:

@@ -176,22 +176,23 @@ def wgmma_of_two(
 
 
 def wgmma(kind: str, high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool) -> Any:
-    return wgmma_of_two(kind, high, high, acc, a, b, a_across, b_across)
+    if not isinstance(a, tuple):
+        return wgmma_of_two(kind, high, high, acc, a, b, a_across, b_across)
+    lanes, _ = Block.now.exchange(a)
+    first = this_thread().threadIdx.x % WARP // 4 * 4
+    # The lanes of a thread's rows.
+    quad = [memory._array(registers) for registers in lanes[first : first + 4]]
+    words = [[one[2 * i + half] for i in range(2) for one in quad] for half in range(2)]
+    a_kind, _, b_kind = kind.partition(".")
+    left = values_of(np.array(words).view(_STORED[a_kind]), KINDS[a_kind]).astype(float)
+    _, columns = _own_lines(len(acc))
+    return _sums(kind, acc, left, _operand(b, high, columns, b_kind or a_kind, b_across))
 
 
 def wgmma_anew(
-    kind: str, high: int, acc: Any, a: Any, b: Any, a_across: bool, b_across: bool
+    kind: str, high: int, count: int, a: Any, b: Any, a_across: bool, b_across: bool
 ) -> Any:
-    return wgmma(kind, high, (0,) * len(acc), a, b, a_across, b_across)
-
-
-def wgmma_from_registers(kind: str, high: int, acc: Any, a: Any, b: Any, b_across: bool) -> Any:
-    lanes, _ = Block.now.exchange(a)
-    first = this_thread().threadIdx.x % WARP // 4 * 4
-    quad = lanes[first : first + 4]  # the lanes of a thread's rows
-    left = np.array([[quad[k % 4][2 * (k // 4) + half] for k in range(8)] for half in range(2)])
-    _, columns = _own_lines(len(acc))
-    return _sums(kind, acc, left.astype(float), _operand(b, high, columns, kind, b_across))
+    return wgmma(kind, high, (0,) * count, a, b, a_across, b_across)
 
 
 def wait_wgmma_of(pending: int, registers: Any) -> Any:
@@ -336,6 +337,12 @@ def transpose_bytes(words: Any) -> tuple[Any, ...]:
     return tuple(np.ascontiguousarray(square.reshape(4, 4).T).view(np.int32)[:, 0])
 
 
+def permute_bytes(first: Any, second: Any, selector: Any) -> Any:
+    data = np.array([int(word) & 0xFFFFFFFF for word in (first, second)], np.uint32).view(np.uint8)
+    places = [int(selector) >> 4 * i & 7 for i in range(4)]
+    return np.ascontiguousarray(data[places]).view(np.int32)[0]
+
+
 def shift_words(words: Any, shift: Any) -> tuple[Any, ...]:
     data = np.array([int(word) & 0xFFFFFFFF for word in words], np.uint32).tobytes()
     return tuple(np.frombuffer(data[int(shift) :][:16], np.int32))
@@ -369,13 +376,13 @@ _HOPPER |= {
     for function in (
         init_barrier, arrive, wait_barrier, sync_warpgroup, sync_threads, tensor_map,
         write_tensor_map, limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma,
-        wgmma_of_two, wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair,
-        unpack_pair, pack_quad, store_byte,
+        wgmma_of_two, wgmma_anew, wait_wgmma_of, store_columns, pack_pair, unpack_pair, pack_quad,
+        store_byte,
     )
 }  # fmt: skip
 _LINES = (
     load_matrices, load_item, copy_async_if, store_chunk_if, store_word_if, transpose_bytes,
-    shift_words,
+    shift_words, permute_bytes,
 )  # fmt: skip
 _MMA = {
     "mma_tile": mma_tile, "round_to_tf32": round_to_tf32,

@@ -78,6 +78,26 @@ def test_kernels_that_are_chosen_compile_and_fit(run_python, turn):
         assert f".target {kernel['arch']}" in kernel["ptx"] or not kernel["ptx"], name
 
 
+FLOAT8_OF = """
+import sys
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+from dxgemm.problem.define import contiguous_problem
+
+tile = find_implementation("tensor_tile_float8")
+problem = contiguous_problem("float8_e4m3fn float8_e5m2", 512, 512, 512, layout=sys.argv[2])
+assert tile.supports(problem) is None
+kernel = compile_kernel(tile.spec_for(tile.kernel.configs[0], tile.computed(problem)), sys.argv[1])
+print(kernel.record.stack_bytes, "m16n8k32" in kernel.ptx and "e4m3.e5m2" in kernel.ptx)
+"""
+
+
+@pytest.mark.parametrize(("arch", "layout"), [("sm_89", "col_col"), ("sm_120", "row_row")])
+def test_float8_is_compiled_for_other_gpus(run_python, arch, layout):
+    """One operand is MN-major, and read in place: its bytes are transposed in registers."""
+    assert run_python(FLOAT8_OF, arch, layout).split() == ["0", "True"]
+
+
 SAME_PTX = """
 import re
 from dxgemm.choice.registry import find_implementation

@@ -439,6 +439,7 @@ def test_products_of_parts(case):
 
 
 E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+WIDE, COLUMNS = Config(128, 16), {"orders": ("col", "col")}
 FLOAT8_CASES = [
     ("wgmma", E4M3, (2, 8, 24, 272), None, "fast", {}),
     ("wgmma", f"{E5M2} {E4M3}", (1, 24, 72, 144), TURNED, "fast", {}),
@@ -446,7 +447,11 @@ FLOAT8_CASES = [
     ("wgmma_float8", f"{E4M3} {E5M2}", (1, 24, 72, 144), Config(64, 16, is_turned=True), None, {}),
     ("wgmma_float8", E4M3, (1, 72, 24, 144), PAIRED, None, {"c_order": "col"}),
     ("wgmma_float8", E4M3, (1, 8, 16, 400), Config(64, 16), None, {"slices": 2}),
+    ("wgmma_float8", f"{E4M3} {E5M2}", (1, 144, 24, 272), WIDE, None, COLUMNS),
+    ("wgmma_float8", f"{E5M2} {E4M3}", (2, 48, 144, 144), WIDE, None, {"orders": ("row", "row")}),
+    ("wgmma_float8", E4M3, (1, 144, 24, 144), WIDE, None, {**COLUMNS, "c_order": "col"}),
     ("tensor_tile_float8", f"{E4M3} {E5M2}", (1, 8, 72, 144), None, None, {}),
+    ("tensor_tile_float8", f"{E5M2} {E4M3}", (1, 80, 8, 144), None, None, COLUMNS),
 ]
 
 
@@ -486,23 +491,49 @@ def test_float8_is_rounded_and_saturates(c_order):
     check(operands["out"], expected)
 
 
-@pytest.mark.parametrize(("blocks", "is_turned", "is_transposed"), [
-    ((1, 128), False, False), ((1, 128), False, True), ((1, 1), True, True),
-], ids=str)  # fmt: skip
-def test_scales_of_blocks_multiply_sums_over_128(blocks, is_turned, is_transposed):
-    batch, m, n, k = 2, 8, 24, 272
+@pytest.mark.parametrize("orders", [("col", "col"), ("row", "row")], ids=str)
+def test_rows_of_a_left_operand_in_registers_are_rounded(orders):
+    problem = problem_of(
+        E4M3, (1, 144, 48, 144), orders, epilogue=PLACED, out_dtype="bfloat16", reads_c=False
+    )
+    operands = operands_of(problem)
+    run(spec_of("wgmma_float8", problem, WIDE), problem, operands, factors=(4, 0))
+    sums = product_of(operands, np.arange(problem.k), 4, 0)
+
+    def expected(matrix, row, col):
+        values = np.maximum(sums(matrix, row, col), 0) + 2 * row + 3 * col
+        return values_of(bits_of(values, "bfloat16"), "bfloat16")
+
+    check(operands["out"], expected)
+
+
+# Blocks of the scales, sizes, orders of a and b, config, and if the caller's result is transposed.
+SCALED_CASES = [
+    ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), False),
+    ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), True),
+    ((1, 1), (2, 8, 24, 272), ("row", "col"), Config(64, 16, is_turned=True), True),
+    ((128, 128), (1, 8, 136, 704), ("row", "col"), Config(64, 48), False),  # 96 to 143 have two
+    ((1, 1), (1, 144, 24, 144), ("col", "col"), WIDE, False),
+    ((128, 1), (1, 24, 144, 144), ("row", "row"), WIDE, False),
+]
+
+
+@pytest.mark.parametrize(("blocks", "shape", "orders", "config", "is_transposed"), SCALED_CASES)
+def test_scales_of_blocks_multiply_sums_over_128(blocks, shape, orders, config, is_transposed):
+    batch, m, n, k = shape
     own = blocks[::-1] if is_transposed else blocks
     scales = [
-        SparseOperand("float32", (batch, -(-size // block), 3), function=lambda i: 2.0 ** (i % 3))
+        SparseOperand(
+            "float32", (batch, -(-size // block), -(-k // 128)), function=lambda i: 2.0 ** (i % 3)
+        )
         for size, block in zip((m, n), own, strict=True)
     ]
     listed = tuple(FusedOperand("blocks", "float32", block=block) for block in blocks)
     fusion = Fusion((*RELU.stages, block_scales), listed, is_transposed)
-    problem = problem_of(E4M3, (batch, m, n, k), out_dtype="float32", epilogue=fusion)
+    problem = problem_of(E4M3, shape, orders, out_dtype="float32", epilogue=fusion)
     operands = operands_of(problem)
     extra = tuple((scale, *scale.strides) for scale in scales)
     extra = extra[::-1] if is_transposed else extra
-    config = Config(64, 16, is_turned=is_turned)
     run(spec_of("wgmma_float8", problem, config), problem, operands, extra, most_blocks=3)
     a, b, c = (operands[name] for name in "abc")
     depth = np.arange(k)

@@ -116,7 +116,7 @@ def make_kernel(
         make_place(config, ROW_BYTES, stored),
         make_digit_load(config, terms, digits_of(integers)),
         make_digit_multiply(config, terms),
-        make_store(config, "int32", True, False, stored, None, "int32"),
+        make_store(config, "int32", stored=stored, acc_dtype="int32"),
     )
 
 

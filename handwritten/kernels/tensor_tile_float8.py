@@ -2,8 +2,9 @@
 
 Idea: `tensor_tile`, whose sums of a stage, of which tensor cores keep fewer bits than float32 has,
 are added to the tile's sums in float32. So a warp has twice the sums, and a smaller tile.
-Layout: a (m, k), b (k, n), both contiguous along k, any batch, of either float8 format; c and out
-(m, n), any strides, bfloat16, float16 or float32.
+Layout: a (m, k), b (k, n), any batch, of either float8 format; c and out (m, n), any strides,
+bfloat16, float16 or float32. MN-major operands are transposed in registers, on their way to shared
+memory.
 Constraints: those of `tensor_tile`; compute capability 8.9.
 Source: PTX ISA, "mma.m16n8k32", types .e4m3 and .e5m2; as `promoted_mainloop`.
 """
@@ -18,10 +19,12 @@ from dxgemm.handwritten.kernels import tensor_tile
 from dxgemm.handwritten.kernels.tensor_tile import Config, make_line_kernel
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.line_mainloop import stage_k
-from dxgemm.handwritten.parts.line_tiles import STEPS
+from dxgemm.handwritten.parts.line_tiles import STEPS, layout
 from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
+
+LAYOUTS = "k16", "k16_ragged", "x4"  # of a and b, see `line_tiles`
 
 
 def make_add(dtype: str, count: int) -> tuple[Callable[..., Any], ...]:
@@ -45,6 +48,14 @@ def make_add(dtype: str, count: int) -> tuple[Callable[..., Any], ...]:
         return device_function(unroll(add))
 
     return tuple(make_step(step == 0, step == STEPS - 1) for step in range(STEPS))
+
+
+def supports(problem: Any) -> str | None:
+    """Reason why a problem's operands cannot be copied by whole words; None if they can."""
+    kinds = {layout(problem, name) for name in "ab"}
+    if not problem.is_empty and problem.k > 0 and not kinds <= set(LAYOUTS):
+        return f"it reads lines of {', '.join(LAYOUTS)}, not of {', '.join(kinds)}"
+    return None
 
 
 def make_kernel(
@@ -74,6 +85,7 @@ KERNEL = replace(
         Config(tile_m=64, tile_n=64, warp_m=16, stages=4),
     ),
     dtypes=FLOAT8,
+    supports=supports,
     minimum_arch=89,
     order_of_sums="mma_float8",
 )

@@ -33,6 +33,8 @@ def supports(problem: Any) -> str | None:
     """Reason why the kernel cannot take a problem; None if it can."""
     if problem.dtype in operands.FLOAT8 and problem.precision != "fast":
         return "its sums of float8 have fewer bits than float32; precision='fast' permits them"
+    if problem.dtype in operands.FLOAT8 and "mn" in wgmma_layouts.innermost(problem):
+        return "it reads float8 contiguous along k; wgmma_float8 reads others"
     if problem.clears and operands.ITEM_BYTES[problem.dtype] == 1:
         return "it multiplies what stands beside the diagonal of an operand of bytes"
     return wgmma_layouts.supports(problem)
@@ -52,7 +54,7 @@ def make_kernel(
     tile_k = wgmma_layouts.stage_k(dtype)
     way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges, slicing)
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
-    in_registers = dtype == "float32" and way.left_across
+    row_order = "split pairs" if dtype == "float32" and way.left_across else ""
     return make_tma_kernel(
         config,
         tile_k,
@@ -60,7 +62,7 @@ def make_kernel(
         make_load(config, tile_k, way.left_across, way.right_across, way.maps),
         make_multiply(config, way.dtype, way.left_across, way.right_across, way.clears),
         make_store(
-            config, out_dtype or dtype, not way.is_exchanged, in_registers, stored, epilogue,
+            config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue,
             operands.sums_dtype(dtype),
         ),
         way.is_exchanged,

@@ -2,9 +2,11 @@
 
 Idea: `wgmma`, but that its sums of a stage, of which the tensor core keeps few bits, are added to
 others in float32. So a thread has twice the sums, and tiles are smaller. Scales of blocks of a and
-b are factors of what is added.
-Layout: a (m, k), b (k, n), both contiguous along k, any batch, of either float8 format; c and out
-(m, n), any strides, bfloat16, float16 or float32. Scales of blocks are float32, see `block_scales`.
+b are factors of what is added. An MN-major a goes through registers, see `left_bytes`; of an
+MN-major b, the transposed product is computed.
+Layout: a (m, k), b (k, n), of either float8 format, one of them contiguous along k, any batch; c
+and out (m, n), any strides, bfloat16, float16 or float32. Scales of blocks are float32, see
+`block_scales`.
 Constraints: those of `wgmma`; with scales of blocks, k is not sliced.
 Source: as `promoted_mainloop`; DeepSeek, "DeepGEMM".
 """
@@ -21,6 +23,7 @@ from dxgemm.handwritten.parts import block_scales, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.configs import WgmmaConfig
+from dxgemm.handwritten.parts.left_bytes import PANEL_ROWS
 from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
@@ -34,12 +37,16 @@ class Config(WgmmaConfig):
 
     @property
     def gives_registers(self) -> bool:
-        return self.tile_n > BLOCK_K
+        return self.tile_n >= BLOCK_K and self.tile_m > 64
 
 
 def fits(config: Config, problem: Any) -> bool:
-    """False if the columns of a tile have several scales, and too many for registers."""
-    return block_scales.fits(problem.epilogue, config.tile_n, config.is_turned)
+    """False if scales of a tile's columns do not fit in memory, or its MN-major rows no panel."""
+    innermost = wgmma_layouts.innermost(problem.aligned)
+    is_exchanged = wgmma_layouts.is_exchanged(config, problem.dtype, *innermost)
+    is_panel = config.tile_m == PANEL_ROWS and not config.is_turned
+    suits = is_panel or "mn" not in innermost
+    return suits and block_scales.fits(problem.epilogue, config.tile_n, is_exchanged)
 
 
 def make_kernel(
@@ -50,15 +57,21 @@ def make_kernel(
     """The kernel of one config; its variant is that of `wgmma`."""
     tile_k = wgmma_layouts.stage_k(dtype)
     way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
+    row_order = "pairs" if way.left_across else ""
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
-    epilogue, scales = block_scales.make_block_scales(epilogue, way.is_exchanged)
+    epilogue, scales = block_scales.make_block_scales(
+        epilogue, way.is_exchanged, config.tile_n, row_order
+    )
+    # Two stages are quicker where a block has one warpgroup, or its a goes through registers.
+    takes_two = config.tile_n == 128 and (config.tile_m == 64 or way.left_across)
+    in_flight = 2 if takes_two and scales is None else 1
     return make_tma_kernel(
         config,
         tile_k,
         make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
-        make_load(config, tile_k, False, False, way.maps),
-        make_multiply(config, way.dtype, scales),
-        make_store(config, out_dtype or dtype, not way.is_exchanged, False, stored, epilogue),
+        make_load(config, tile_k, way.left_across, False, way.maps),
+        make_multiply(config, way.dtype, way.left_across, scales, in_flight),
+        make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),
         way.is_exchanged,
     )
 
@@ -66,16 +79,17 @@ def make_kernel(
 KERNEL = replace(
     wgmma.KERNEL,
     make_kernel=make_kernel,
-    # With scales of blocks, widths divide 128, so that a tile has one block of columns.
     configs=(
         Config(tile_m=128, tile_n=192),
         Config(tile_m=128, tile_n=192, is_paired=True),
+        Config(tile_m=128, tile_n=176),
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_paired=True),
+        Config(tile_m=128, tile_n=80),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),
-        Config(tile_m=64, tile_n=128, is_turned=True),
+        Config(tile_m=64, tile_n=96),
         Config(tile_m=64, tile_n=64),
         Config(tile_m=64, tile_n=16, is_turned=True),
     ),

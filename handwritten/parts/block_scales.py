@@ -1,88 +1,133 @@
 """Scales of blocks of a and b, by which sums over 128 of k are multiplied as they are promoted.
 
 A scale belongs to 128 of k of one row of a, or of 128 rows; of b, of one column or of 128. Scales
-are float32 in global memory, with any strides. They are read a stage ahead of their use, but for
-those of single columns, which would take too many registers.
+are float32 in global memory, with any strides. Each warp copies those of its rows and of the tile's
+columns to shared memory, three blocks ahead: a load takes longer than the products of a block.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any, NamedTuple
 
+from dxgemm.handwritten.parts.fragment import quad_places
+from dxgemm.handwritten.parts.unroll import device, static_range
+
 BLOCK_K = 128
-MOST_COLUMNS = 64  # of a tile whose columns have scales of their own: they are in registers
+DEPTH = 4  # blocks of k whose scales are in shared memory, of which the last ones still arrive
+MOST_COLUMNS = 128  # of a tile whose columns have scales of their own, for the room in memory
+ROWS = 16  # of a warp
 
 
 class BlockScales(NamedTuple):
-    """Device functions that read the scales of a thread's sums, in the layout of `wgmma`.
+    """Device functions that bring the scales of a warp's sums, in the layout of `wgmma`.
 
     Attributes:
-        begin: (tile, thread, result) -> indices of the scales of a thread's rows, and of the
-            tile's columns.
-        read: (extra, those indices, block of k) -> scales of the thread's upper and lower row, and
-            of the tile's columns. Nothing is computed with them, which would wait for them.
-        read_column: (extra, those indices, block of k, column) -> factor of a column of the result.
-        by_column: True if columns have scales of their own; else `read` has that of all.
+        begin: (tile, thread, smem, k_tiles, result) -> where a thread copies scales from and to;
+            the first copies are started. smem is the shared memory of the warp.
+        take: (places, thread, block, left) -> scales of the thread's upper and lower row, and of
+            its columns, for a block of k that `left - 1` follow; more copies are started.
+        width: adjacent columns of a thread's sums that `columns` scales belong to.
+        columns: 1 if they share a scale; 2 if each pair of sums in a row has two.
     """
 
     begin: Callable[..., Any]
-    read: Callable[..., Any]
-    read_column: Callable[..., Any]
-    by_column: bool
+    take: Callable[..., Any]
+    width: int
+    columns: int
 
 
-def make_block_scales(epilogue: Any, is_exchanged: bool) -> tuple[Any, BlockScales | None]:
-    """Take the block scales from an epilogue, for tiles whose width divides 128.
+def make_block_scales(
+    epilogue: Any, is_exchanged: bool, tile_n: int, row_order: str = ""
+) -> tuple[Any, BlockScales | None]:
+    """Take the block scales from an epilogue.
 
     Args:
         epilogue: None, or a `Fusion`.
         is_exchanged: True if the kernel computes the transposed product.
+        tile_n: columns of a tile.
+        row_order: see `chunk_store.Chunk`.
 
     Returns:
         The epilogue without them; and, if there are any, the device functions that read them.
     """
     if epilogue is None or not epilogue.block_scales:
         return epilogue, None
-    from numba import float32, int32
+    from numba import cuda, float32, int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import unroll
+    from dxgemm.handwritten.parts.intrinsics import (
+        commit_copies,
+        copy_async,
+        global_address,
+        load_shared,
+        wait_copies,
+    )
 
     (a_place, a_block), (b_place, b_block) = _operands(epilogue, is_exchanged)
-    by_column = b_block == 1
+    panel = gcd(tile_n, b_block)  # columns that share a scale
+    count, by_column = tile_n // panel, panel == 1
+    turns = -(-(ROWS + count) // 32)  # scales that a lane copies: of a row or of columns
+    slot_bytes = turns * 128
+    quad_bytes, apart_bytes = (4 * rows for rows in quad_places(row_order))
 
-    def begin(tile, thread, result):
-        _, a_batch, a_along, _ = result.extra[a_place]
-        _, b_batch, b_along, _ = result.extra[b_place]
-        upper: int32 = tile.row + thread // 32 * 16 + thread % 32 // 4
-        lower: int32 = min(upper + 8, result.m - 1)
-        upper = min(upper, result.m - 1)
-        a_first = tile.matrix * a_batch
-        b_first = tile.matrix * b_batch
-        column = b_first if by_column else b_first + tile.col // b_block * b_along
-        return (
-            a_first + upper // a_block * a_along,
-            a_first + lower // a_block * a_along,
-            column,
-        )
+    @device
+    def fetch(places, block):
+        target, sources, step, b_step = places
+        slot: int32 = target + block % DEPTH * slot_bytes
+        copy_async(4, slot, 0, sources[0] + block * step)
+        for turn in static_range(1, turns):
+            copy_async(4, slot, 128 * turn, sources[turn] + block * b_step)
 
-    def read(extra, first, block):
-        upper, lower, column = first
-        a_data, _, _, a_step = extra[a_place]
-        b_data, _, _, b_step = extra[b_place]
-        of_columns = float32(1)
-        if not by_column:
-            of_columns = b_data[column + block * b_step]
-        return a_data[upper + block * a_step], a_data[lower + block * a_step], of_columns
+    @device
+    def begin(tile, thread, smem, k_tiles, result):
+        a_data, a_batch, a_along, a_step = result.extra[a_place]
+        b_data, b_batch, b_along, b_step = result.extra[b_place]
+        lane: int32 = thread % 32
+        row: int32 = min(tile.row + thread // 32 * ROWS + lane, result.m - 1)
+        of_a = global_address(a_data) + 4 * (tile.matrix * a_batch + row // a_block * a_along)
+        of_b = global_address(b_data) + 4 * tile.matrix * b_batch
+        sources = ()
+        for turn in static_range(turns):
+            item: int32 = max(lane + 32 * turn - ROWS, 0)
+            col: int32 = min(tile.col + item * panel, result.n - 1)
+            sources = sources + (of_b + 4 * (col // b_block * b_along),)
+        step = 4 * b_step
+        if lane < ROWS:
+            sources, step = (of_a,) + sources[1:], 4 * a_step
+        places = int32(smem + 4 * lane), sources, step, 4 * b_step
+        block: int32 = tile.first_k // BLOCK_K
+        cuda.syncwarp()  # the shared memory of the store before has been read
+        for ahead in static_range(DEPTH - 1):
+            if ahead < k_tiles:
+                fetch(places, int32(block + ahead))
+            commit_copies()
+        return places
 
-    def read_column(extra, first, block, col):
-        b_data, _, b_along, b_step = extra[b_place]
-        return b_data[first[2] + block * b_step + col * b_along]
+    @device
+    def take(places, thread, block, left):
+        wait_copies(DEPTH - 2)
+        cuda.syncwarp()  # the copies of all lanes have arrived, and those before have been read
+        if left >= DEPTH:
+            fetch(places, int32(block + DEPTH - 1))
+        commit_copies()
+        lane: int32 = thread % 32
+        slot: int32 = places[0] - 4 * lane + block % DEPTH * slot_bytes
+        at: int32 = slot + lane // 4 * quad_bytes
+        rows = load_shared(float32, 1, at, 0) + load_shared(float32, 1, at, apart_bytes)
+        columns = ()
+        if by_column:
+            at = slot + lane % 4 * 8
+            for group in static_range(tile_n // 8):
+                columns = columns + load_shared(float32, 2, at, 4 * ROWS + 32 * group)
+        else:
+            for first in static_range(0, count, 4):
+                columns = columns + load_shared(float32, 4, slot, 4 * ROWS + 4 * first)
+        return rows, columns
 
-    begin, read, read_column = (device_function(unroll(f)) for f in (begin, read, read_column))
-    return epilogue.unscaled, BlockScales(begin, read, read_column, by_column)
+    width, columns = (8, 2) if by_column else (panel, 1)
+    return epilogue.unscaled, BlockScales(begin, take, width, columns)
 
 
 def make_element_scales(epilogue: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -94,28 +139,27 @@ def make_element_scales(epilogue: Any) -> tuple[Any, tuple[Any, Any]]:
     """
     if epilogue is None or not epilogue.block_scales:
         return epilogue, (None, None)
-    from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import unroll
 
     def make_scale_of(place: int, block: int) -> Callable[..., Any]:
+        @device
         def scale_of(origin, outer, k):
             extra, matrix, first, first_k = origin
             data, batch_step, step, k_step = extra[place]
             along = (first + outer) // block
             return data[matrix * batch_step + along * step + (first_k + k) // BLOCK_K * k_step]
 
-        return device_function(unroll(scale_of))
+        return scale_of
 
     of_a, of_b = _operands(epilogue, False)
     return epilogue.unscaled, (make_scale_of(*of_a), make_scale_of(*of_b))
 
 
 def fits(epilogue: Any, tile_n: int, is_exchanged: bool) -> bool:
-    """True if tiles of so many columns have one scale of a block, or few enough for registers."""
+    """True if a warp has room for the scales of a tile's columns."""
     if epilogue is None or not epilogue.block_scales:
         return True
     _, (_, b_block) = _operands(epilogue, is_exchanged)
-    return tile_n <= (MOST_COLUMNS if b_block == 1 else BLOCK_K)
+    return tile_n <= MOST_COLUMNS or b_block != 1
 
 
 def _operands(epilogue: Any, is_exchanged: bool) -> list[tuple[int, int]]:

@@ -55,10 +55,11 @@ class Chunk(NamedTuple):
     Device functions take the `Part` of the result, the `Result`, and c and out as `Lines`.
 
     Attributes:
-        out_dtype: dtype of the result and of c; those of one byte have no c and no split rows.
+        out_dtype: dtype of the result and of c; those of one byte have no c.
         along_rows: True if a row of the chunk is contiguous in the result; else a column is.
-        rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
-            thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
+        row_order: "" if a thread's two rows are eight apart. As `wgmma` leaves them for an a in
+            registers, they are neighbours: "pairs"; or these, and the chunk's rows 8 to 15 are rows
+            16 to 23 of the tile: "split pairs".
         epilogue: None, or a `Fusion`, which is applied.
         acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
             turns into floats get no c.
@@ -66,7 +67,7 @@ class Chunk(NamedTuple):
 
     out_dtype: str
     along_rows: bool
-    rows_are_split: bool
+    row_order: str
     epilogue: Any
     acc_dtype: str
 
@@ -103,7 +104,7 @@ def make_place(chunk: Chunk) -> Callable[..., Any]:
     """A device function: (line, item) -> row and column, from the chunk's first on."""
     from numba import int32
 
-    along_rows, rows_are_split = chunk.along_rows, chunk.rows_are_split
+    along_rows, is_split = chunk.along_rows, "split" in chunk.row_order
 
     @device
     def place(line, item):
@@ -111,7 +112,7 @@ def make_place(chunk: Chunk) -> Callable[..., Any]:
             row, col = line, item
         else:
             row, col = item, line
-        if rows_are_split:
+        if is_split:
             row = int32(row + (row & 8))
         return row, col
 
@@ -124,7 +125,8 @@ def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
 
     from dxgemm.handwritten.parts.intrinsics import store_shared
 
-    along_rows, rows_are_split = chunk.along_rows, chunk.rows_are_split
+    along_rows, are_pairs = chunk.along_rows, "pairs" in chunk.row_order
+    is_split = "split" in chunk.row_order
     _, _, line_bytes = _LINES[along_rows]
 
     @device
@@ -132,8 +134,10 @@ def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
         cuda.syncwarp()  # the chunk before has been read
         quad: int32 = lane // 4
         member: int32 = lane % 4
-        if rows_are_split:
+        if is_split:
             row = int32((quad & 2) * 4 + (quad >> 2) * 4 + (quad & 1) * 2)
+        elif are_pairs:
+            row = int32(2 * quad)
         else:
             row = quad
         for j in static_range(CHUNK_COLS // 8):
@@ -141,11 +145,11 @@ def make_put_chunk(chunk: Chunk) -> Callable[..., Any]:
             if along_rows:
                 start: int32 = chunk_smem + row * line_bytes + col * 4
                 store_shared(start, 0, (frag[4 * j], frag[4 * j + 1]))
-                below = line_bytes if rows_are_split else 8 * line_bytes
+                below = line_bytes if are_pairs else 8 * line_bytes
                 store_shared(start, below, (frag[4 * j + 2], frag[4 * j + 3]))
             else:
                 start = chunk_smem + col * line_bytes + row * 4
-                if rows_are_split:
+                if are_pairs:
                     store_shared(start, 0, (frag[4 * j], frag[4 * j + 2]))
                     store_shared(start, line_bytes, (frag[4 * j + 1], frag[4 * j + 3]))
                 else:

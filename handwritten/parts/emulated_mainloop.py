@@ -106,7 +106,7 @@ def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> C
         """
         member: int32 = thread % WARPGROUP
         a_desc, b_desc = descriptors(smem, thread)
-        total, acc = zeros(float32, acc_items), zeros(float32, acc_items)
+        total = zeros(float32, acc_items)
         while k_tiles > 0:
             left: int32 = min(k_tiles, section_stages)
             k_tiles = int32(k_tiles - left)
@@ -120,7 +120,7 @@ def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> C
                     for index in static_range(counts[group]):
                         a_of, b_of = places(a_at, b_at, groups[group][index])
                         if index == 0:
-                            acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
+                            acc = wgmma_anew(kind, high, acc_items, a_of, b_of, a_across, b_across)
                         else:
                             acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
                     commit_wgmma()

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.elementary import FUNCTIONS, ROUNDED_FUNCTIONS
+from dxgemm.handwritten.parts.fragment import quad_places
 from dxgemm.handwritten.parts.intrinsics import (
     device_function,
     exactly,
@@ -189,7 +190,9 @@ def make_read(epilogue: Any, width: int) -> Callable[..., Any]:
     return device_function(unroll(read))
 
 
-def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def make_read_once(
+    epilogue: Any, blocks: int, row_order: str = ""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make the device functions read_once and take: a warp reads the operands of 16 rows once.
 
     From an array with one element per column, a lane reads two neighbours in each block of 64
@@ -198,12 +201,13 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
 
     read_once(lane, rows, cols, matrix, top, left, extra) reads the elements; outside of the result
     it reads those of the edge. take(held, block, step, lane) returns the values that the function
-    of `make_read` would return for columns 8 * step + lane % 4 * 2 and + 1 of a block: for row
-    lane // 4, and for the eighth row below it.
+    of `make_read` would return for columns 8 * step + lane % 4 * 2 and + 1 of a block, for the
+    lane's two rows.
 
     Args:
         epilogue: None, or a `Fusion` whose arrays have one element per row or one per column.
         blocks: number of blocks of 64 columns.
+        row_order: see `chunk_store.Chunk`.
     """
     from numba import cuda, int32
 
@@ -216,10 +220,11 @@ def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Call
     # A shuffle moves 32 or 64 bits: two 16-bit floats, or one element of another type.
     are_halves = tuple(o.dtype in HALVES for o in operands)
     carriers = tuple(np.int32 if np.dtype(s).itemsize < 4 else s for s in scalars)
+    quad_rows, apart = quad_places(row_order)
 
     def read_once(lane, rows, cols, matrix, top, left, extra):
-        upper: int32 = top + min(lane // 4, rows - 1)
-        lower: int32 = top + min(lane // 4 + 8, rows - 1)
+        upper: int32 = top + min(lane // 4 * quad_rows, rows - 1)
+        lower: int32 = top + min(lane // 4 * quad_rows + apart, rows - 1)
         first: int32 = left + min(0, cols - 2)  # the whole tile may be outside
         columns = ()
         for i in static_range(count):

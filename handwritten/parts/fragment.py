@@ -76,12 +76,17 @@ def mma_fragment(left: int, right: int) -> Fragment:
     return Fragment(*zip(*places, strict=True))
 
 
-def make_warp_corner(config: Any, rows_are_split: bool = False) -> Callable[..., Any]:
+def quad_places(row_order: str) -> tuple[int, int]:
+    """Rows from four lanes' first row to that of the next four, and to their second row."""
+    return (2, 1) if "pairs" in row_order else (1, 8)
+
+
+def make_warp_corner(config: Any, row_order: str = "") -> Callable[..., Any]:
     """A device function: thread -> the first row and column of its warp's share of the tile.
 
     Args:
         config: has the extents of a warp's share, warp_m x warp_n, and those of the tile.
-        rows_are_split: see `make_store_chunk`; warps have 16 whole rows then.
+        row_order: see `Chunk`; if rows are split, warps have 16 whole rows then.
     """
     from numba import int32
 
@@ -91,13 +96,13 @@ def make_warp_corner(config: Any, rows_are_split: bool = False) -> Callable[...,
     warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
     # Warpgroups of `wgmma` that have several strips, or whole tiles, begin in the first ones.
     has_strips = getattr(config, "strips", 1) > 1 or getattr(config, "is_pingpong", False)
-    strip_warps = config.piece_step // 16
+    strip_warps, is_split = config.piece_step // 16, "split" in row_order
 
     def corner(thread):
         warp: int32 = thread // 32
         if has_strips:
             return int32(warp % strip_warps * 16), int32(0)
-        if rows_are_split:
+        if is_split:
             return int32(warp // 2 * 32 + warp % 2 * 8), int32(0)
         return int32(warp // warps_n * warp_m), int32(warp % warps_n * warp_n)
 

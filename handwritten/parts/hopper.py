@@ -8,8 +8,8 @@ bytes, and so are barriers, which are eight bytes each. Arguments that the instr
                  arrive_at, wait_barrier, sync_warpgroup, sync_threads, meet_cluster
     TMA          tensor_map, prefetch_tensor_map, copy_box, multicast_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
-    wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
-                 wait_wgmma, wait_wgmma_of
+    wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, commit_wgmma, wait_wgmma,
+                 wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
                  pack_quad: four bytes as one register; store_byte: stores the first of them
@@ -170,6 +170,11 @@ def _register(registers: Any) -> tuple[str, Any]:
     return ("r", _int32) if registers.dtype == types.int32 else ("f", _float)
 
 
+def _registers_of(a: Any) -> int:
+    """Number of registers of a left operand; 0 for a descriptor."""
+    return a.count if isinstance(a, types.UniTuple) else 0
+
+
 def _wgmma(
     kind: str,
     highs: tuple[int, int],
@@ -180,10 +185,11 @@ def _wgmma(
 ) -> Any:
     """The generator of wgmma for args (acc, a, b); a is a descriptor or `a_count` registers.
 
-    highs are the upper halves of the descriptors of a and b. Without `adds`, acc is not read and
-    the sum starts from zero.
+    highs are the upper halves of the descriptors of a and b. Without `adds`, the sum starts from
+    zero, and acc is not used.
     """
     count = acc_type.count
+    first = 2 * count if adds else count  # operands are numbered: results, sums tied to them, a, b
     is_integer, factors = "8" in kind, kind if "." in kind else f"{kind}.{kind}"
     is_byte = is_integer or kind.startswith("e")
     depth = 32 if is_byte else {"tf32": 8}.get(kind, 16)
@@ -192,28 +198,29 @@ def _wgmma(
     if not is_byte and kind != "tf32":
         flags += "".join(f", {int(literal(flag))}" for flag in transposes)
     acc_names = ", ".join(f"${i}" for i in range(count))
-    # Operand numbers continue after those of the results and of the sums tied to them.
-    a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
+    a_names = [f"${first + i}" for i in range(max(a_count, 1))]
     a_name = f"{{{', '.join(a_names)}}}" if a_count else "a"
     make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {highs[0]}}};"
     text = (
-        f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {highs[1]}}}; "
+        f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${first + len(a_names)}, {highs[1]}}}; "
         f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
         f"{'s32' if is_integer else 'f32'}.{factors} "
         f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
     )
     constraint, register = _register(acc_type)
-    constraints = [f"={constraint}"] * count + [str(i) for i in range(count)]
+    constraints = [f"={constraint}"] * count + [str(i) for i in range(first - count)]
     constraints += ["r"] * (len(a_names) + 1)
 
     def generate(context, builder, acc, a, b):
-        registers = [builder.bitcast(value, _int32) for value in a]
+        registers = unpack(builder, acc, count) if adds else []
+        values = unpack(builder, a, a_count) if a_count else [a]
+        registers += [builder.bitcast(value, _int32) for value in values]
         result = inline_ptx(
             builder,
             ir.LiteralStructType([register] * count),
             text,
             ",".join(constraints),
-            [*unpack(builder, acc, count), *registers, b],
+            [*registers, b],
         )
         return pack_array(builder, unpack(builder, result, count))
 
@@ -230,16 +237,31 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
     `high` is the upper half of both; see `descriptor_halves`. Operands are K-major, or MN-major
     if transposed, which tf32 and bytes do not support. acc holds n / 2 elements per thread: element
     4 * j + 2 * h + e is in row 16 * warp + lane // 4 + 8 * h and column 8 * j + lane % 4 * 2 + e.
+    a may be four registers per thread instead, which are read until the wait. Bytes j of register
+    2 * i + h are in row 16 * warp + lane // 4 + 8 * h, at byte 16 * i + lane % 4 * 4 + j of k.
     """
-    multiply = _wgmma(
-        literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)
-    )
+    transposes = (a_is_transposed, b_is_transposed)[_registers_of(a) > 0 :]
+    multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, _registers_of(a), transposes)
 
     def generate(context, builder, sig, args):
-        return multiply(context, builder, args[2], [args[3]], args[4])
+        return multiply(context, builder, args[2], args[3], args[4])
 
     flags = (a_is_transposed, b_is_transposed)
-    return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
+    return signature(acc, kind, high, acc, a, types.int32, *flags), generate
+
+
+@intrinsic
+def wgmma_anew(typing_context, kind, high, count, a, b, a_is_transposed, b_is_transposed):
+    """`wgmma` of which the `count` sums, of float32, are new ones."""
+    sums, registers = types.UniTuple(types.float32, literal(count)), _registers_of(a)
+    transposes = (a_is_transposed, b_is_transposed)[registers > 0 :]
+    multiply = _wgmma(literal(kind), (literal(high),) * 2, sums, registers, transposes, adds=False)
+
+    def generate(context, builder, sig, args):
+        return multiply(context, builder, None, args[3], args[4])
+
+    flags = (a_is_transposed, b_is_transposed)
+    return signature(sums, kind, high, count, a, types.int32, *flags), generate
 
 
 @intrinsic
@@ -263,37 +285,9 @@ def wgmma_of_two(typing_context, kind, a_high, b_high, acc, a, b, a_is_transpose
     multiply = _wgmma(literal(kind), (literal(a_high), literal(b_high)), acc, 0, flags)
 
     def generate(context, builder, sig, args):
-        return multiply(context, builder, args[3], [args[4]], args[5])
+        return multiply(context, builder, args[3], args[4], args[5])
 
     return signature(acc, kind, a_high, b_high, acc, types.int32, types.int32, *flags), generate
-
-
-@intrinsic
-def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
-    """`wgmma` that stores a @ b in acc's registers without reading acc."""
-    flags = (a_is_transposed, b_is_transposed)
-    multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, 0, flags, adds=False)
-
-    def generate(context, builder, sig, args):
-        return multiply(context, builder, args[2], [args[3]], args[4])
-
-    return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
-
-
-@intrinsic
-def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transposed):
-    """`wgmma` with a in registers: four 32-bit registers per thread, which are read until the wait.
-
-    For tf32, register 2 * i + h is the element of row 16 * warp + lane // 4 + 8 * h and
-    k = lane % 4 + 4 * i.
-    """
-    multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, a_frag.count, (b_is_transposed,))
-
-    def generate(context, builder, sig, args):
-        a = unpack(builder, args[3], sig.args[3].count)
-        return multiply(context, builder, args[2], a, args[4])
-
-    return signature(acc, kind, high, acc, a_frag, types.int32, b_is_transposed), generate
 
 
 def descriptor_halves(

@@ -141,7 +141,9 @@ if _config.ENABLE_CUDASIM:
         pointer[0] += value
 
     def add_scaled(total: Any, acc: Any, scale: Any) -> Any:
-        return tuple(x + scale * y for x, y in zip(total, acc, strict=True))
+        scales = scale if isinstance(scale, tuple) else (scale,)
+        repeated = scales * (len(acc) // len(scales))
+        return tuple(x + z * y for x, y, z in zip(total, acc, repeated, strict=True))
 
 else:
     from llvmlite import ir
@@ -482,17 +484,19 @@ else:
 
     @intrinsic
     def add_scaled(typing_context, total, acc, scale):
-        """total + scale * acc for each register of two tuples, rounded once."""
-        count = total.count
+        """total + scale * acc for each register of two tuples, rounded once.
+
+        Several scales are repeated.
+        """
+        count, is_one = total.count, not isinstance(scale, types.UniTuple)
 
         def generate(context, builder, sig, args):
             totals, addends = unpack(builder, args[0], count), unpack(builder, args[1], count)
-            return pack_array(
-                builder,
-                [builder.fma(y, args[2], x) for x, y in zip(totals, addends, strict=True)],
-            )
+            scales = [args[2]] if is_one else unpack(builder, args[2], scale.count)
+            terms = zip(addends, scales * (count // len(scales)), totals, strict=True)
+            return pack_array(builder, [builder.fma(*term) for term in terms])
 
-        return signature(total, total, acc, total.dtype), generate
+        return signature(total, total, acc, total.dtype if is_one else scale), generate
 
     @intrinsic
     def float_bits(typing_context, value):

@@ -89,6 +89,18 @@ def store_word_if(typing_context, address, offset, word, is_wanted):
 
 
 @intrinsic
+def permute_bytes(typing_context, first, second, selector):
+    """Four of the eight bytes of two words, each named by four bits of the selector."""
+
+    def generate(context, builder, sig, args):
+        function = ir.FunctionType(_int32, [_int32] * 3)
+        permutation = ir.InlineAsm(function, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", False)
+        return builder.call(permutation, args)
+
+    return signature(types.int32, *[types.int32] * 3), generate
+
+
+@intrinsic
 def transpose_bytes(typing_context, words):
     """Four words of the bytes 0 to 3 of four words, in their order."""
 

@@ -3,7 +3,8 @@
 Hopper's tensor core aligns the products of float8 to the largest and keeps about 14 bits of their
 sum. So it sums a stage alone, 128 of k, and ordinary instructions add that to sums in float32,
 multiplied by the scales of the stage's blocks if there are any. Meanwhile the block's other
-warpgroup keeps the tensor core busy.
+warpgroup, or the next stage, keeps the tensor core busy. Warpgroups get out of step by themselves:
+barriers that make them take turns cost 4 % on an H200.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.2, "Increasing
 Accumulation Precision".
 """
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.block_scales import BLOCK_K, BlockScales
+from dxgemm.handwritten.parts.left_bytes import make_left_bytes
+from dxgemm.handwritten.parts.unroll import device, static_range
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free
 from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,
@@ -26,81 +29,98 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 
 
 def make_promote(items: int, scales: BlockScales | None) -> Callable[..., Any]:
-    """Make a device function: (totals, sums, factors, first, extra, block, col, n) -> new totals.
+    """Make a device function: (totals, sums, scales of rows, of columns) -> new totals.
 
     Args:
         items: sums of a thread, in the layout of `wgmma`.
-        scales: readers of scales; None to add the sums as they are.
+        scales: how scales belong to them; None to add the sums as they are.
+    """
+    from numba import float32
+
+    from dxgemm.handwritten.parts.intrinsics import add_scaled
+
+    is_scaled = scales is not None
+    width, count = (scales.width, scales.columns) if scales else (1, 1)
+    panel_items = width // 2
+
+    @device
+    def promote(totals, sums, rows, columns):
+        promoted = ()
+        if not is_scaled:
+            promoted = add_scaled(totals, sums, float32(1))
+        else:
+            upper, lower = rows
+            for panel in static_range(items // panel_items):
+                x, y = columns[count * panel], columns[count * panel + count - 1]
+                some = totals[panel * panel_items : (panel + 1) * panel_items]
+                more = sums[panel * panel_items : (panel + 1) * panel_items]
+                factors = upper * x, upper * y, lower * x, lower * y
+                promoted = promoted + add_scaled(some, more, factors)
+        return promoted
+
+    return promote
+
+
+def make_multiply_stage(items: int, kind: str, high: int, a_across: bool) -> Callable[..., Any]:
+    """Make a device function: (a, b) -> the sums of a stage, whose products it issues.
+
+    b is a descriptor, and a too, or registers of all steps.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import add_scaled, device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.hopper import commit_wgmma, wgmma, wgmma_anew
 
-    is_scaled, by_column = scales is not None, scales is not None and scales.by_column
-    read_column = scales.read_column if scales else None
+    step = ROW_BYTES // STEPS // 16  # addresses in descriptors are in units of 16 bytes
 
-    def promote(totals, sums, factors, first, extra, block, col, n):
-        promoted = ()
-        if not is_scaled:
-            promoted = add_scaled(totals, sums, factors[0])
-        else:
-            upper, lower = factors[0] * factors[2], factors[1] * factors[2]
-            for i in static_range(0, items, 4):
-                above, below = (upper, upper), (lower, lower)
-                if by_column:
-                    left: int32 = col + 2 * i
-                    x = read_column(extra, first, block, min(left, n - 1))
-                    y = read_column(extra, first, block, min(left + 1, n - 1))
-                    above, below = (upper * x, upper * y), (lower * x, lower * y)
-                promoted = promoted + (
-                    totals[i] + above[0] * sums[i],
-                    totals[i + 1] + above[1] * sums[i + 1],
-                    totals[i + 2] + below[0] * sums[i + 2],
-                    totals[i + 3] + below[1] * sums[i + 3],
-                )
-        return promoted
+    @device
+    def multiply_stage(a, b):
+        sums = ()
+        for i in static_range(STEPS):
+            b_part: int32 = b + i * step
+            if a_across:
+                a_part = a[4 * i : 4 * i + 4]
+            else:
+                a_part = int32(a + i * step)
+            if i == 0:
+                sums = wgmma_anew(kind, high, items, a_part, b_part, False, False)
+            else:
+                sums = wgmma(kind, high, sums, a_part, b_part, False, False)
+        commit_wgmma()
+        return sums
 
-    return device_function(unroll(promote))
+    return multiply_stage
 
 
-def make_multiply(config: Any, dtype: str, scales: BlockScales | None = None) -> Callable[..., Any]:
-    """`wgmma_mainloop.make_multiply` for K-major bytes, which promotes the sums of each stage.
+def make_multiply(
+    config: Any, dtype: str, a_across: bool, scales: BlockScales | None = None, in_flight: int = 1
+) -> Callable[..., Any]:
+    """`wgmma_mainloop.make_multiply` for bytes, which promotes the sums of each stage.
 
     With scales it also takes the tile and the `Result`.
 
     Args:
         config: a `WgmmaConfig` whose warpgroups share each tile.
         dtype: dtype of a and b, of float8.
-        scales: readers of the scales of blocks; None without any.
+        a_across: True for an MN-major a, which goes through registers; b is K-major.
+        scales: device functions that bring the scales of blocks; None without any.
+        in_flight: stages, 1 or 2, that are issued before the first one's sums are promoted.
     """
     from numba import float32, int32
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.intrinsics import device_function, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import zeros
 
-    kind, is_paired, is_scaled = KINDS[dtype], config.is_paired, scales is not None
+    is_paired, is_scaled = config.is_paired, scales is not None
     items = config.tile_n // 2
-    begin_scales, read_scales = (scales.begin, scales.read) if scales else (None, None)
+    begin_scales, take_scales = (scales.begin, scales.take) if scales else (None, None)
+    begin_left, read_left = make_left_bytes()
     free, promote, after = make_free(config), make_promote(items, scales), make_after(config.stages)
-    a_bytes, step_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // STEPS
-    stage_step = config.stage_bytes // 16  # addresses in descriptors are in units of 16 bytes
+    a_bytes, stage_bytes = config.tile_m * ROW_BYTES, config.stage_bytes
+    chunks_smem, chunk_bytes = config.stages * stage_bytes, config.chunk_bytes
     low, high = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
+    multiply_stage = make_multiply_stage(items, KINDS[dtype], high, a_across)
 
-    def multiply_stage(sums, a_at, b_at):
-        """Issue the products of a stage, of which the first replaces the sums before."""
-        for step in static_range(STEPS):
-            a_part: int32 = a_at + step * step_bytes // 16
-            b_part: int32 = b_at + step * step_bytes // 16
-            if step == 0:
-                sums = hopper.wgmma_anew(kind, high, sums, a_part, b_part, False, False)
-            else:
-                sums = hopper.wgmma(kind, high, sums, a_part, b_part, False, False)
-        return sums
-
-    multiply_stage = device_function(unroll(multiply_stage))
-
+    @device
     def multiply_tile(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
@@ -110,40 +130,57 @@ def make_multiply(config: Any, dtype: str, scales: BlockScales | None = None) ->
         if is_paired:  # the bits above those of an address hold the block's rank
             a_desc = low + (a_smem // 16 & 0x3FFF)
             b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
-        totals, sums = zeros(float32, items), zeros(float32, items)
-        first, factors, extra = (0, 0, 0), (float32(1), float32(1), float32(1)), ()
-        col: int32 = 0
-        n: int32 = 0
-        block: int32 = 0
+        left_places = begin_left(smem, thread)
+        totals = zeros(float32, items)
+        places = ()
+        block: int32 = tile.first_k // BLOCK_K
         if is_scaled:
-            extra, n, col = result.extra, result.n, tile.col + thread % 4 * 2
-            block = tile.first_k // BLOCK_K
-            first = begin_scales(tile, thread, result)
-            if k_tiles > 0:
-                factors = read_scales(extra, first, block)
-        previous = stage
+            warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
+            places = begin_scales(tile, thread, warp_smem, k_tiles, result)
+        previous, first = stage, stage
         left: int32 = k_tiles
         while left > 0:
-            hopper.wait_barrier(full + 8 * stage, parity)
-            a_at: int32 = a_desc + stage * stage_step
-            b_at: int32 = b_desc + stage * stage_step
-            hopper.begin_wgmma()
-            sums = multiply_stage(sums, a_at, b_at)
-            hopper.commit_wgmma()
-            # All warps are past the fence, so that all have read the stage before.
-            if left < k_tiles and member == 0:
-                free(empty + 8 * previous)
-            now = factors
-            if is_scaled and left > 1:  # those of the next stage arrive meanwhile
-                factors = read_scales(extra, first, int32(block + 1))
-            sums = hopper.wait_wgmma_of(0, sums)
-            totals = promote(totals, sums, now, first, extra, block, col, n)
+            # --- A stage, or two: of an odd number, the last one is multiplied twice ---
+            sums = ()
+            for number in static_range(in_flight):
+                if number > 0 and left > 1:
+                    stage, parity = after(stage, parity)
+                hopper.wait_barrier(full + 8 * stage, parity)
+                offset: int32 = stage * stage_bytes
+                if a_across:
+                    a = read_left(left_places, offset)
+                else:
+                    a = int32(a_desc + offset // 16)
+                hopper.begin_wgmma()
+                sums = sums + multiply_stage(a, int32(b_desc + offset // 16))
+                if number == 0:
+                    # All warps are past the fence, so that all have read the stages before.
+                    if left < k_tiles and member == 0:
+                        free(empty + 8 * previous)
+                        if in_flight > 1:
+                            free(empty + 8 * first)
+                    first = stage
+            # --- Their sums, one by one ---
+            for number in static_range(in_flight):
+                if number == 0 or left > number:
+                    rows, columns = (), ()
+                    if is_scaled:
+                        rows, columns = take_scales(places, thread, block, int32(left - number))
+                    some = sums[number * items : number * items + items]
+                    some = hopper.wait_wgmma_of(in_flight - 1 - number, some)
+                    totals = promote(totals, some, rows, columns)
+                    block += 1
+            if a_across:
+                hopper.wait_wgmma_of(0, a)  # until here, these registers are read
+            elif in_flight > 1:
+                hopper.wait_wgmma(0)
             previous = stage
-            block += 1
-            left -= 1
+            left -= in_flight
             stage, parity = after(stage, parity)
         if k_tiles > 0 and member == 0:
             free(empty + 8 * previous)
+            if in_flight > 1 and k_tiles % 2 == 0:
+                free(empty + 8 * first)
         return totals, stage, parity
 
-    return device_function(unroll(multiply_tile))
+    return multiply_tile

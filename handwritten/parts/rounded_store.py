@@ -12,6 +12,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts.addend import KINDS
 from dxgemm.handwritten.parts.chunk_store import LANES
+from dxgemm.handwritten.parts.fragment import quad_places
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 BLOCK_COLS = 64
@@ -22,18 +23,19 @@ STEPS = 4  # a thread stores 16 bytes of as many lines of a block
 
 def make_store_rounded(
     out_dtype: str, tile_n: int, chunk_bytes: int, along_rows: bool, epilogue: Any = None,
-    acc_dtype: str = "float32",
+    acc_dtype: str = "float32", row_order: str = "",
 ) -> Callable[..., Any]:  # fmt: skip
     """A device function: store the 16 rows of a warp, or the 64 rows of a warpgroup as columns.
 
     It takes a thread's sums, the shared memory of its warp, the lane, the `Part` of the result, the
     `Result`, the address of the part's first element, and the bytes from a line to the next. Lines
-    are contiguous, and rows are not split. Blocks of 64 columns take turns in a warp's
+    are contiguous. Blocks of 64 columns take turns in a warp's
     `chunk_bytes` of shared memory: while one is read, the next is written. Of line r, the 16 bytes
     at index p are stored at p ^ r % 8, against bank conflicts.
 
     Args:
         along_rows: False for columns, which get no epilogue.
+        row_order: see `Chunk`; rows are not split, and those of columns eight apart.
     """
     from numba import cuda, int32
 
@@ -50,7 +52,9 @@ def make_store_rounded(
     blocks, turns = -(-tile_n // BLOCK_COLS), chunk_bytes // BLOCK_BYTES
     block_bytes, step_lines = warps * BLOCK_BYTES, warps * 4
     step_cols = 8 if along_rows else 16
-    read_once, take = make_read_once(epilogue, blocks)
+    # Rows from a quad's first one to the next quad's, and to its own second one.
+    quad_rows, apart = quad_places(row_order)
+    read_once, take = make_read_once(epilogue, blocks, row_order)
     finish_pair = make_finish(epilogue, acc_dtype, "float32", 2, rounds=True, is_read=True)
 
     @device
@@ -72,9 +76,11 @@ def make_store_rounded(
             held = read_once(lane, rows, cols, matrix, top, left, extra)
             quad: int32 = lane // 4
             member: int32 = lane % 4
-            upper: int32 = top + quad
-            write: int32 = chunk_smem + quad * LINE_BYTES + member * 4
-            turn: int32 = quad * 16
+            row: int32 = quad * quad_rows
+            upper: int32 = top + row
+            write: int32 = chunk_smem + row * LINE_BYTES + member * 4
+            turn: int32 = row * 16 & 127
+            odd_turn: int32 = turn ^ apart % 8 * 16
             read: int32 = chunk_smem + line * LINE_BYTES + (piece ^ line) * 16
             odd: int32 = read ^ 64
             lines_left: int32 = rows - line
@@ -105,12 +111,13 @@ def make_store_rounded(
                     )  # fmt: skip
                     y = finish_pair(
                         (scaled(alpha, acc[i + 2]), scaled(alpha, acc[i + 3])), matrix,
-                        int32(upper + 8), col, below,
+                        int32(upper + apart), col, below,
                     )  # fmt: skip
                     at: int32 = write + (turn ^ 16 * step)
                     store_shared(at, block % turns * block_bytes, (pack_pair(kind, x[0], x[1]),))
+                    at = write + (odd_turn ^ 16 * step)
                     store_shared(
-                        at, block % turns * block_bytes + 8 * LINE_BYTES,
+                        at, block % turns * block_bytes + apart * LINE_BYTES,
                         (pack_pair(kind, y[0], y[1]),),
                     )  # fmt: skip
                 else:

@@ -59,7 +59,7 @@ def make_store(
     config: Any,
     out_dtype: str,
     along_rows: bool = True,
-    rows_are_split: bool = False,
+    row_order: str = "",
     stored: str = "",
     epilogue: Any = None,
     acc_dtype: str = "float32",
@@ -71,7 +71,7 @@ def make_store(
 
     Args:
         config: has a warp's share of the tile, warp_m x warp_n, and the shared memory of its store.
-        along_rows, rows_are_split, epilogue, acc_dtype: see `make_side`.
+        along_rows, row_order, epilogue, acc_dtype: see `make_side`.
         stored: triangles of a symmetric result that are written, directly, as the mirror image, or
             both: see `triangle.stores`; "" for all of another result.
         commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
@@ -90,7 +90,7 @@ def make_store(
     is_cut = warp_n % (BLOCK_COLS if is_half else CHUNK_COLS) != 0
     cuts_vectors = along_rows and warp_n * ITEM_BYTES[out_dtype] % VECTOR_BYTES != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
-    corner, piece_step = make_warp_corner(config, rows_are_split), config.piece_step
+    corner, piece_step = make_warp_corner(config, row_order), config.piece_step
     again = make_again()
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced, partials, count = reduction is not None, 0, 0
@@ -107,7 +107,7 @@ def make_store(
         # A mirror image is the same tile of the transposed result.
         sides = tuple(
             make_side(
-                warp_n + missing, out_dtype, along_rows is not is_mirrored, rows_are_split,
+                warp_n + missing, out_dtype, along_rows is not is_mirrored, row_order,
                 epilogue, acc_dtype, side, chunk_bytes,
             )
             for is_mirrored, side in kinds

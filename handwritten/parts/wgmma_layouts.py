@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.k_ranges import UNIT, exchanged
 from dxgemm.handwritten.parts.kernel import tiles_of
-from dxgemm.handwritten.parts.operands import ITEM_BYTES, exchanged_dtype
+from dxgemm.handwritten.parts.operands import BYTES, ITEM_BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
@@ -48,11 +48,11 @@ def supports(problem: Any) -> str | None:
     if reason is not None or problem.k == 0:
         return reason
     across = [name for name in "ab" if operand_of(problem, name).innermost == "mn"]
-    if ITEM_BYTES[problem.dtype] == 1 and across:
-        return f"wgmma of bytes needs {' and '.join(across)} contiguous along k"
-    if problem.dtype == "float32":
+    if problem.dtype in BYTES and across:
+        return f"wgmma of integers needs {' and '.join(across)} contiguous along k"
+    if ITEM_BYTES[problem.dtype] != 2:
         if len(across) == 2:
-            return "tf32 wgmma needs a or b contiguous along k"
+            return "wgmma needs a or b contiguous along k, unless they have 16 bits"
         if problem.triangle and across:
             return "operands in registers leave none for a second store"
     return None
@@ -65,7 +65,7 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
     sliced, full operands. In their places are "clears" and `Problem.clears` for operands with other
     elements beside their diagonals.
     """
-    lies = _innermost(problem)
+    lies = innermost(problem)
     if problem.clears:
         return *lies, problem.out_dtype, "", "clears", problem.clears
     if problem.k_ranges:
@@ -81,7 +81,7 @@ def block_count(config: Any, problem: Any) -> int:
     """Tiles of the results, which the persistent blocks share."""
     pair_m, pair_n = config.pair
     tile = config.tile_m * pair_m, config.tile_n * pair_n
-    if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
+    if is_exchanged(config, problem.dtype, *innermost(problem), problem.triangle):
         tile = tile[::-1]
     blocks: int = problem.batch * tiles_of(problem, *tile) * config.cluster
     return blocks
@@ -97,7 +97,7 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
     # The extent of a tile, and the number of blocks that share it: each fetches some of its rows.
     pair_m, pair_n = config.pair
     extents = [(config.tile_m, pair_n), (config.tile_n, pair_m)]
-    if is_exchanged(config, problem.dtype, *_innermost(problem), problem.triangle):
+    if is_exchanged(config, problem.dtype, *innermost(problem), problem.triangle):
         extents.reverse()
     maps = []
     for name, (extent, blocks) in zip(("a", "b"), extents, strict=True):
@@ -123,7 +123,7 @@ def packed_map(
     )
 
 
-def _innermost(problem: Any) -> tuple[str, str]:
+def innermost(problem: Any) -> tuple[str, str]:
     """Layouts of a and b: "k" or "mn"; "k" for operands that are not read."""
     if problem.k == 0:
         return "k", "k"
@@ -133,11 +133,13 @@ def _innermost(problem: Any) -> tuple[str, str]:
 def is_exchanged(
     config: Any, dtype: str, a_innermost: str, b_innermost: str, stored: str = ""
 ) -> bool:
-    """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b.
+    """True if out.T = b.T @ a.T is computed: only 16-bit wgmma can read an MN-major b.
 
     A config may request it too, but not for the triangle of a symmetric result.
     """
-    return (dtype == "float32" and b_innermost == "mn") or (config.is_turned and not stored)
+    if ITEM_BYTES[dtype] != 2 and "mn" in (a_innermost, b_innermost):
+        return b_innermost == "mn"
+    return config.is_turned and not stored
 
 
 class Orientation(NamedTuple):

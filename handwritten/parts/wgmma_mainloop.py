@@ -205,7 +205,7 @@ def make_multiply_from_registers(
                 )
                 hopper.begin_wgmma()
                 b_part: int32 = b_at + step * b_step
-                acc = hopper.wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
+                acc = hopper.wgmma(kind, high, acc, a_frag, b_part, False, b_across)
                 hopper.commit_wgmma()
                 hopper.wait_wgmma_of(1, last_frag)  # the previous step is done, this one is running
                 last_frag = a_frag

@@ -67,7 +67,7 @@ def make_side(
     tile_n: int,
     out_dtype: str,
     along_rows: bool,
-    rows_are_split: bool,
+    row_order: str,
     epilogue: Any = None,
     acc_dtype: str = "float32",
     side: Side | None = None,
@@ -80,7 +80,7 @@ def make_side(
 
     Args:
         along_rows: False if the result is the transposed product.
-        rows_are_split, epilogue, acc_dtype: see `Chunk`.
+        row_order, epilogue, acc_dtype: see `Chunk`.
         side: elements that are written; None for all.
         chunk_bytes: bytes of shared memory per warp.
     """
@@ -95,19 +95,19 @@ def make_side(
     out_bytes = ITEM_BYTES[out_dtype]
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would cost registers in the main loop.
-    has_edges = not rows_are_split or not along_rows
+    has_edges = "split" not in row_order or not along_rows
     is_fused, is_whole = epilogue is not None, side is None
-    chunk_kind = Chunk(out_dtype, along_rows, rows_are_split, epilogue, acc_dtype)
+    chunk_kind = Chunk(out_dtype, along_rows, row_order, epilogue, acc_dtype)
     read_chunk, store_chunk = make_vectors_out(chunk_kind, has_edges)
     store_elements = make_elements_out(chunk_kind, side)
     rounds_first = out_bytes == 2 and along_rows
     if is_fused:  # `store_chunk` finishes mirror images, and may round differently
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
-    is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
+    is_turned = out_bytes == 2 and not (along_rows or row_order or is_fused)
     store_rounded = None
     if rounds_first or is_turned:
         store_rounded = make_store_rounded(
-            out_dtype, tile_n, chunk_bytes, along_rows, epilogue, acc_dtype
+            out_dtype, tile_n, chunk_bytes, along_rows, epilogue, acc_dtype, row_order
         )
     _, keeps_tile = make_keeps(side)
     least = side.least if side else 0

@@ -129,7 +129,7 @@ def fits_config(implementation: Implementation, config: Any, problem: Problem) -
 def config_fault(implementation: Implementation, config: Any, problem: Problem) -> str | None:
     """Reason why a config does not suit the mask, the inner function or the scales; or None."""
     if not implementation.kernel.fits(config, problem):
-        return "has tiles that are too wide for its scales of blocks"
+        return "has tiles that suit neither its layouts nor its scales of blocks"
     parts, block = problem.inner_parts, problem.mask_block
     if parts > 1:
         if config.cluster > 1:

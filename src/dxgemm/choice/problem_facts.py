@@ -12,6 +12,7 @@ from dxgemm.handwritten.kernels import align_rows
 from dxgemm.handwritten.parts.k_ranges import EXCHANGED
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.problem.dtypes import ITEM_SIZES, slice_dtype
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
@@ -22,6 +23,7 @@ MIRROR_NS, MISALIGNED_MIRROR_NS = {2: 0.13, 4: 0.25, 8: 0.5}, 0.48
 # Of an aligned copy of an operand: the factor of its bytes if it is transposed, too, and the bytes
 # that the time of a block is worth at least: measured on the H100.
 TURNED, LEAST_COPIED_BYTES = 1.5, 6500
+EXCHANGING = ("tf32", *FLOAT8)  # whose kernels make an MN-major b the left operand
 MODULAR = 4  # instructions per pair of a product modulo a number, as long as multiply-adds
 
 
@@ -136,7 +138,7 @@ def _kind(problem: Problem) -> Kind:
         problem.result_row_alignment < MAX_ALIGNMENT,
         fusion is not None and bool(fusion.stages),
         fusion is not None and fusion.reduction is not None,
-        problem.precision == "tf32" and (b_copy or b).row != 1,
+        problem.arithmetic in EXCHANGING and (b_copy or b).row != 1,
         problem.n < problem.m,
         problem.inner.operations if problem.inner else MODULAR if problem.modulus else 1,
     )

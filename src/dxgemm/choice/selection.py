@@ -44,9 +44,10 @@ UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want 
 
 
 # Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
-MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys((*BYTES, *FLOAT8), "int8")
-# Dtype whose speeds a kernel has that was measured in none of a dtype, for inner functions.
-LIKE = {"int32": "float32"}
+MEASURED_AS = {"bfloat16": "float16"} | dict.fromkeys(BYTES, "int8")
+MEASURED_AS |= dict.fromkeys(FLOAT8, "float8_e4m3fn")
+# Dtype whose speeds a kernel has that was measured in none of a dtype.
+LIKE = {"int32": "float32", "float8_e4m3fn": "int8"}
 
 
 class Ranking(NamedTuple):

@@ -341,11 +341,12 @@ def _aligned_strides(problem: Problem) -> Strides:
 def _take_any_major(problem: Problem) -> tuple[bool, bool]:
     """For a and for b, True if kernels read it K-major or MN-major, False if only K-major.
 
-    wgmma reads an operand of TF32 MN-major if the other is K-major; of two, the larger is kept.
+    wgmma reads an operand of TF32 or float8 MN-major if the other is K-major; of two, the larger
+    is kept. With `copies_any_size`, float8 is K-major.
     """
     if ITEM_SIZES[problem.dtype] == 2:
         return True, True
-    if ITEM_SIZES[problem.dtype] == 1:
+    if problem.dtype in BYTES or (problem.dtype in FLOAT8 and problem.copies_any_size):
         return False, False
     both = problem.a.col != 1 and problem.b.row != 1
     return not both or problem.m > problem.n, not both or problem.m <= problem.n
