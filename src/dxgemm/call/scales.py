@@ -23,6 +23,20 @@ from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import Library, find_library
 
 
+class Scaled(NamedTuple):
+    """An operand with scales.
+
+    Attributes:
+        shape: its shape.
+        batches: numbers of matrices that its scales may have, as shapes.
+        blocks: rows of a (columns of b) that may share a scale of 128 k.
+    """
+
+    shape: tuple[int, ...]
+    batches: tuple[tuple[int, ...], ...]
+    blocks: tuple[int, ...] = (1, BLOCK_K)
+
+
 class Scale(NamedTuple):
     """Array of scales of an operand.
 
@@ -31,6 +45,7 @@ class Scale(NamedTuple):
         library, array, layout: the array.
         along: rows of a, or columns of b.
         blocks: blocks of 128 k.
+        of_blocks: shapes of matrices of scales of blocks.
     """
 
     name: str
@@ -39,6 +54,7 @@ class Scale(NamedTuple):
     layout: Layout
     along: int
     blocks: int
+    of_blocks: list[tuple[int, int]]
 
     @property
     def is_one(self) -> bool:
@@ -54,12 +70,11 @@ class Scale(NamedTuple):
     @property
     def has_blocks(self) -> bool:
         """True for a scale of each row of a (column of b), or of each 128, and of 128 k."""
-        each = (self.along, -(-self.along // BLOCK_K))
-        return self.layout.shape[-2:] in [self.matrix(count, self.blocks) for count in each]
+        return self.layout.shape[-2:] in self.of_blocks
 
     def matrix(self, along: int, k: int) -> tuple[int, int]:
-        """Shape of a matrix of scales, with sizes along the rows (columns) and along k."""
-        return (along, k) if self.name == "scale_a" else (k, along)
+        """`_matrix` of this operand."""
+        return _matrix(self.name, along, k)
 
     def vector(self) -> Any:
         """View with an element for each row of a (column of b), behind those of the batch."""
@@ -88,15 +103,21 @@ class Scale(NamedTuple):
         return self._replace(array=array, layout=self.layout._replace(shape=shape, strides=strides))
 
 
+def _matrix(name: str, along: int, k: int) -> tuple[int, int]:
+    """Shape of a matrix of scales, with sizes along the rows of a (columns of b) and along k."""
+    return (along, k) if name == "scale_a" else (k, along)
+
+
 def with_scales(
     operands: tuple[Any, Any, Any], alpha: Any, beta: Any, epilogue: Any, inner: Any,
-    scales: tuple[Any, Any, Any],
+    scales: tuple[Any, Any, Any], scaled: tuple[Scaled, Scaled] | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Alpha and the epilogue of a call with `scale_a`, `scale_b` and `scale_out`, or None for each.
 
     Args:
         operands: a, b, and out or c.
         alpha, beta, epilogue, inner: as `gemm` takes them.
+        scaled: a and b as their scales belong to them; None for operands of `gemm`.
 
     Raises:
         DtypeError: the operand of a scale is not float8, or a scale is an array of another dtype
@@ -124,9 +145,10 @@ def with_scales(
             "function; leave them out."
         )
     arrays: list[Scale | None] = []
+    scaled = scaled or _scaled(operands)
     for name, scale in zip(("scale_a", "scale_b"), factors, strict=True):
         is_array = _is_array(scale)
-        arrays.append(_scale(name, scale, operands) if is_array else None)
+        arrays.append(_scale(name, scale, scaled) if is_array else None)
         if not is_array and scale is not None:
             alpha = number("<alpha>", alpha) * real_number(name, scale)
     of_a, of_b = arrays
@@ -143,6 +165,32 @@ def with_scales(
         return alpha, _with_blocks(of_a.repeated(), of_b.repeated(), epilogue)
     stage = _vector_stage(of_a, of_b)
     return alpha, stage if epilogue is None else stage | bound_epilogue(epilogue)
+
+
+def with_group_scales(
+    operands: tuple[Any, Any, Any], rows: Any, alpha: Any, beta: Any, epilogue: Any,
+    scales: tuple[Any, Any, Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """`with_scales` of a group by offsets, whose shapes are not checked yet.
+
+    Scales of rows that the group shares out are those of all its rows, in the order of `rows` if
+    there are such indices; scales of the other operand may be one matrix for each problem. Groups
+    of the inner dimension have no blocks of it.
+    """
+    a, b = (tuple(getattr(x, "shape", ())) for x in operands[:2])
+    sizes = len(a), len(b)
+    if {*sizes} not in ({2, 3}, {2}):
+        return alpha, epilogue  # refused later
+    if len(getattr(rows, "shape", ())) == 1:
+        a = (*rows.shape, *a[1:])
+    if sizes == (2, 2):
+        scaled = Scaled(a, (), ()), Scaled(b, (), ())
+    else:
+        scaled_a, scaled_b = (
+            Scaled(x, ((1,), x[:1])) if len(x) == 3 else Scaled(x, (), (1,)) for x in (a, b)
+        )
+        scaled = scaled_a, scaled_b
+    return with_scales(operands, alpha, beta, epilogue, None, scales, scaled)
 
 
 def _is_array(scale: Any) -> bool:
@@ -203,20 +251,28 @@ def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
     return library, layout
 
 
-def _scale(name: str, array: Any, operands: tuple[Any, Any, Any]) -> Scale:
-    library, layout = _inspected(name, array)
-    a, b, _ = operands
-    along = a.shape[-2] if name == "scale_a" else b.shape[-1]
-    scale = Scale(name, library, array, layout, along, -(-a.shape[-1] // BLOCK_K))
-    batch = layout.shape[:-2]
+def _scaled(operands: tuple[Any, Any, Any]) -> tuple[Scaled, Scaled]:
+    """The operands of `gemm`, whose scales may be one matrix for each of a batch."""
     batches = [tuple(x.shape)[:1] for x in operands if len(getattr(x, "shape", ())) == 3]
-    fits = batch == () or (batches and batch in [(1,), *batches])
+    batches = [(1,), *batches] if batches else []
+    a, b, _ = operands
+    return Scaled(tuple(a.shape), (*batches,)), Scaled(tuple(b.shape), (*batches,))
+
+
+def _scale(name: str, array: Any, scaled: tuple[Scaled, Scaled]) -> Scale:
+    library, layout = _inspected(name, array)
+    (a, *_), (b, *_) = scaled
+    own = scaled[name == "scale_b"]
+    along, blocks = (a[-2] if name == "scale_a" else b[-1]), -(-a[-1] // BLOCK_K)
+    of_blocks = [_matrix(name, -(-along // block), blocks) for block in own.blocks]
+    scale = Scale(name, library, array, layout, along, blocks, of_blocks)
+    fits = layout.shape[:-2] in ((), *own.batches)
     if not (scale.is_one or (fits and (scale.is_vector or scale.has_blocks))):
+        listed = ", or " + " or ".join(map(str, of_blocks)) + f" for blocks of {BLOCK_K} k"
         raise ShapeError(
-            f"gemm: {name} is {layout.shape} for <a> {tuple(a.shape)} and <b> {tuple(b.shape)}; "
-            f"pass one number, ({along},) or {scale.matrix(along, 1)} for whole "
-            f"{'rows' if name == 'scale_a' else 'columns'}, or {scale.matrix(along, scale.blocks)} "
-            f"or {scale.matrix(-(-along // BLOCK_K), scale.blocks)} for blocks of {BLOCK_K} k."
+            f"gemm: {name} is {layout.shape} for <a> {a} and <b> {b}; pass one number, "
+            f"({along},) or {scale.matrix(along, 1)} for whole "
+            f"{'rows' if name == 'scale_a' else 'columns'}{listed if of_blocks else ''}."
         )
     return scale
 

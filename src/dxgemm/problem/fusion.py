@@ -142,10 +142,10 @@ class Fusion:
     @property
     def unscaled(self) -> Fusion | None:
         """The epilogue without its block scales; None if nothing is left of it."""
-        count = len(self.block_scales)
-        if not count:
+        if not self.block_scales:
             return self
-        unscaled = replace(self, stages=self.stages[:-1], operands=self.operands[:-count])
+        kept = tuple(operand for operand in self.operands if operand.kind != "blocks")
+        unscaled = replace(self, stages=self.stages[:-1], operands=kept)
         return unscaled if unscaled.stages or self.inner else None
 
     @property
