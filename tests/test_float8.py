@@ -238,8 +238,8 @@ BAD = {
     ),
     "a reduction": (
         {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
-         "epilogue": reductions.max()},
-        errors.UnsupportedProblemError, "reduce the result",
+         "epilogue": reductions.max(fused=True)},
+        errors.UnsupportedProblemError, "leave out fused",
     ),
     "a mask": (
         {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),

@@ -12,7 +12,7 @@ from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import refreshed
 from dxgemm.epilogues.kinds import Parameter
-from dxgemm.epilogues.reduction import INDICES, INTEGERS, Reduction
+from dxgemm.epilogues.reduction import INTEGERS, Reduction
 from dxgemm.errors import (
     EpilogueError,
     MissingOperandError,
@@ -232,12 +232,10 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
     axis = reduction.axis
     if axis is not None and problem.is_transposed:
         axis = 1 - axis
-    values = reduction.partial_dtype(problem.out_dtype)
-    indices = ("int64",) if INDICES in reduction.results else ()
     return FusedReduction(
         reduction.kind,
         axis,
-        (values, *indices),
+        reduction.partial_dtypes(problem.out_dtype),
         reduction.partial_count,
         reduction.nan_first,
         reduction.of_magnitudes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,8 +126,8 @@ def with_scales(
         ShapeError: an array of scales fits neither the rows (columns) nor the blocks of its
             operand, or only one of the two has blocks.
         ArrayTypeError: a scale is neither a number nor an array that can be read.
-        UnsupportedProblemError: scales of blocks or of out meet a reduction, scales of a and b an
-            inner function, or c one array of scales.
+        UnsupportedProblemError: scales of out meet a reduction, or those of blocks one with
+            fused=True; scales of a and b an inner function, or c one array of scales.
     """
     a, b, out = operands
     *factors, scale_out = scales
@@ -225,14 +226,21 @@ def _with_scaled_result(out: Any, epilogue: Any, scale: Any) -> BoundEpilogue:
     return _followed(epilogue, stage, "scale_out; leave one of them out")
 
 
-def _followed(epilogue: Any, stage: BoundEpilogue, rest: str) -> BoundEpilogue:
-    """An epilogue, or none, with a stage behind it, which no reduction has."""
+def _followed(epilogue: Any, stage: BoundEpilogue, rest: str, is_read: bool = False) -> Any:
+    """An epilogue, or none, with a stage behind its functions.
+
+    A reduction reads what is stored if that is not rounded (`is_read`), and is then unfused.
+    """
     if epilogue is None:
         return stage
     chain = bound_epilogue(epilogue)
-    if chain.reduction is not None:
-        raise UnsupportedProblemError(f"gemm: {chain.reduction} does not go with {rest}.")
-    return chain | stage
+    reduction = chain.reduction
+    if reduction is None:
+        return chain | stage
+    if not is_read or reduction.fused:
+        raise UnsupportedProblemError(f"gemm: {reduction} does not go with {rest}.")
+    stages, values = (*chain.stages, *stage.stages), (*chain.values, *stage.values)
+    return BoundEpilogue(stages, values, replace(reduction, fused=False))
 
 
 def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
@@ -299,4 +307,4 @@ def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> Bound
             )
     assert of_a is not None and of_b is not None
     stage = block_scales(of_a.array, of_b.array)
-    return _followed(epilogue, stage, "scales of blocks; reduce the result")
+    return _followed(epilogue, stage, "scales of blocks; leave out fused=True", is_read=True)
