@@ -27,6 +27,8 @@ SUITES = (
     "einsum",
     "inner",
     "fp8",
+    "fp8_layers",
+    "fp8_accuracy",
     "device",
     "precision",
     "accuracy",
