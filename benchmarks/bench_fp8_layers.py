@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from bench_fp8 import BLOCK, DTYPE, TN, Float8Case, k_major, repeated, to_dtype
-from cases import SMOKE, Call, Case, Operands, normal, same, stored, xp
+from cases import SMOKE, Call, Case, Operands, normal, stored, xp
 from measuring import OWN, Found, Row, Variants, bench, fastest, fields, ratio
 from oracle import inputs
 from rivals import torch
@@ -34,7 +34,12 @@ SHAPES = (
     (1536, 18944, 3584), (8192, 1280, 8192),
 )  # fmt: skip
 # Experts of mixtures: their number, rows, n and k.
-EXPERTS = ((8, 8192, 4096, 7168), (8, 8192, 7168, 2048), (64, 8192, 1536, 5120), (32, 2048, 4096, 4096))
+EXPERTS = (
+    (8, 8192, 4096, 7168),
+    (8, 8192, 7168, 2048),
+    (64, 8192, 1536, 5120),
+    (32, 2048, 4096, 4096),
+)
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,11 @@ def own_groups(case: Case, x: Operands) -> Call:
 
 
 def torch_grouped(case: Case, x: Operands) -> Call:
-    multiply, of_a, of_b = torch()._scaled_grouped_mm, x.x[:, 0].contiguous(), x.y[:, 0].contiguous()
+    multiply, of_a, of_b = (
+        torch()._scaled_grouped_mm,
+        x.x[:, 0].contiguous(),
+        x.y[:, 0].contiguous(),
+    )
     return lambda: multiply(
         x.a, x.b, of_a, of_b, offs=x.ends, out_dtype=torch().bfloat16, use_fast_accum=False
     )  # fmt: skip

@@ -206,7 +206,6 @@ def test_wrong_scales_of_groups_are_refused_before_anything_is_written():
 
 
 def test_blocks_of_the_inner_dimension_belong_to_no_group():
-    a, b = make("m", k=16)
     inner_a, inner_b = np.ones((4, 256), E4M3), np.ones((256, N), E4M3)
     blocks = send(np.ones((4, 2), np.float32)), send(np.ones((2, N), np.float32))
     with pytest.raises(errors.ShapeError, match=r"scale_a is \(4, 2\)"):

@@ -1,4 +1,4 @@
-"""Rows of a result as float8 with scales: what `reductions.quantise_rows` makes of every product."""
+"""Rows of a result as float8 with scales: what `reductions.quantise_rows` makes of products."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_elements_and_scales(operands, dtype, block):
     a, b = whole(rng, (M, K), kind), whole(rng, (K, N), kind, "col")
     bias = powers(rng, N) / 3
     end = quantise_rows(dtype, block)
-    found = dxgemm.gemm(send(a), send(b), epilogue=epilogues.bias(send(bias)) | epilogues.relu | end)
+    found = dxgemm.gemm(
+        send(a), send(b), epilogue=epilogues.bias(send(bias)) | epilogues.relu | end
+    )
     assert isinstance(found, Quantised)
     assert str(found.values.dtype).removeprefix("torch.") == dtype.name
     product = np.float32(a.astype(float) @ b.astype(float))

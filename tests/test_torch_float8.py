@@ -85,9 +85,9 @@ def test_groups(kind):
         )  # fmt: skip
         wanted = left @ right
     np.testing.assert_array_equal(fetch(found), wanted)
-    with pytest.raises(errors.ShapeError, match="dxgemm.torch.scaled_grouped_mm: input is"):
+    with pytest.raises(errors.ShapeError, match=r"dxgemm\.torch\.scaled_grouped_mm: input is"):
         dxt.scaled_grouped_mm(send(a), send(b), send(x), send(y))
-    with pytest.raises(errors.DtypeError, match="out_dtype is torch.int8"):
+    with pytest.raises(errors.DtypeError, match=r"out_dtype is torch\.int8"):
         dxt.scaled_grouped_mm(send(a), send(b), send(x), send(y), offsets, out_dtype=torch.int8)
 
 
@@ -111,7 +111,9 @@ def test_recipes_of_nn_functional(recipe):
     )  # fmt: skip
     np.testing.assert_array_equal(fetch(found), wanted)
     with pytest.raises(errors.ShapeError, match=f"scale_a is .*; by {kind} it must be"):
-        dxt.functional.scaled_mm(send(a), send(b), send(np.ones((2, 9), "f4")), given, send(y), given)
+        dxt.functional.scaled_mm(
+            send(a), send(b), send(np.ones((2, 9), "f4")), given, send(y), given
+        )
     with pytest.raises(errors.SettingError, match="scale_recipe_b is BlockWise1x16"):
         dxt.functional.scaled_mm(send(a), send(b), send(x), given, send(y), "BlockWise1x16")
 
@@ -135,14 +137,18 @@ def test_results_are_those_of_torch(kind):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_quantised_as_a_product_s_rows_are(dtype):
     rng = np.random.default_rng(3)
-    rows = rng.standard_normal((2, 3, 40)).astype(np.float32) * 2.0 ** rng.integers(-90, 90, (2, 3, 1))
+    rows = rng.standard_normal((2, 3, 40)).astype(np.float32) * 2.0 ** rng.integers(
+        -90, 90, (2, 3, 1)
+    )
     rows[0, 0], rows[0, 1, 2] = 0, np.nan
     rows = rows.astype(np.float32)
     values, scales = dxt.quantise_rows(torch.tensor(rows), dtype)
     right = quantise_rows(str(dtype).removeprefix("torch.")).on_host(rows)
     np.testing.assert_array_equal(values.float().numpy(), right.values.astype(np.float32))
     np.testing.assert_array_equal(scales.numpy(), right.scales)
-    with pytest.raises(errors.DtypeError, match="dxgemm.torch.quantise_rows: x is torch.float64"):
+    with pytest.raises(
+        errors.DtypeError, match=r"dxgemm\.torch\.quantise_rows: x is torch\.float64"
+    ):
         dxt.quantise_rows(torch.tensor(rows).double())
 
 
@@ -160,8 +166,8 @@ def test_a_layer_and_its_gradients(gradients, dtype):
         wide, weight, outer = x.double(), layer.weight.double(), coefficients.double()
         flat, rows = wide.reshape(-1, k), outer.reshape(-1, n)
         wanted = wide @ weight.T + layer.bias.double(), outer @ weight, rows.T @ flat, rows.sum(0)
-        sizes = (wide.abs() @ weight.T.abs() + layer.bias.double().abs(), outer.abs() @ weight.abs(),
-                 rows.T.abs() @ flat.abs(), rows.abs().sum(0))  # fmt: skip
+        terms = wide.abs() @ weight.T.abs() + layer.bias.double().abs()
+        sizes = terms, outer.abs() @ weight.abs(), rows.T.abs() @ flat.abs(), rows.abs().sum(0)
     # Of terms: e4m3 rounds by 2**-4, e5m2 by 2**-3, bfloat16 by 2**-9, of the largest of a row.
     unit = 2.0**-7 if gradients == torch.bfloat16 else 2.0**-2
     for one, right, size, bound in zip(found, wanted, sizes, (2.0**-3, unit, unit, 2.0**-7)):
@@ -173,9 +179,9 @@ def test_a_layer_and_its_gradients(gradients, dtype):
 
 def test_a_layer_compiles_and_refuses_what_does_not_fit():
     x, weight = torch.ones(3, 8, device=DEVICE), torch.ones(4, 8, device=DEVICE)
-    with pytest.raises(errors.SettingError, match="gradients is torch.float32"):
+    with pytest.raises(errors.SettingError, match=r"gradients is torch\.float32"):
         dxt.float8_linear(x, weight, gradients=torch.float32)
-    with pytest.raises(errors.ShapeError, match="dxgemm.torch.float8_linear: x is"):
+    with pytest.raises(errors.ShapeError, match=r"dxgemm\.torch\.float8_linear: x is"):
         dxt.float8_linear(x[:, :5], weight)
     with pytest.raises(errors.ArrayTypeError, match="weight is a ndarray"):
         dxt.float8_linear(x, np.ones((4, 8)))

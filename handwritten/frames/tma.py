@@ -55,8 +55,8 @@ def make_tma_kernel(
             it gets the tile and the `Result` too, for scales of sums on the way.
         is_exchanged: True if the transposed result is computed: then a and b are the left and the
             right factor of that, m its rows.
-        takes_tile: True if `multiply` uses the tile: where `place` leaves notes, consumers then read
-            them when the first stage arrives; else behind the main loop, which has an empty tile.
+        takes_tile: True if `multiply` uses the tile. Where `place` leaves notes, consumers then
+            read them when the first stage arrives; else after the main loop, with an empty tile.
     """
     from numba import cuda, int32, uint8
 

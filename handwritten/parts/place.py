@@ -43,7 +43,7 @@ def make_below() -> Callable[..., Tile]:
 
 
 def make_read_note() -> Callable[..., Tile]:
-    """Make a device function: (address in shared memory, work) -> the tile that a producer noted."""
+    """Make a device function: (shared address, work) -> the tile that a producer noted."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_shared

@@ -248,15 +248,17 @@ class GroupByOffsets(Group):
             if array.ndim > own:
                 array = array[min(index, len(array) - 1)]
             axis = {"m": 0, "n": own - 1}.get(self._shared)
-            if axis is None or kind == "blocks" or kind == {"m": "row", "n": "column"}[self._shared]:
+            if (
+                axis is None
+                or kind == "blocks"
+                or kind == {"m": "row", "n": "column"}[self._shared]
+            ):
                 return array
             is_whole = array.shape[axis] != 1 or kind == "output"
             return array[(slice(None),) * axis + (part,)] if is_whole else array
 
         values = [
-            value
-            if operand.is_number
-            else of_group(operand.name, operand.kind, indexable(value))
+            value if operand.is_number else of_group(operand.name, operand.kind, indexable(value))
             for operand, value in zip(bound.operands, bound.values, strict=True)
         ]
         return bound.with_values(values)

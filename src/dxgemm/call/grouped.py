@@ -109,7 +109,7 @@ class GroupOfLists(Group):
         alphas, betas = (_scalars(name, value, count) for name, value in factors.items())
         has_scales = any(scale is not None for scale in scales)
         listed = [*zip(*(_scales(*entry, count) for entry in zip(SCALES, scales)))]
-        target = ("out" if out is not None else "c",)
+        target = "c" if out is None else "out"
         members: list[_Member] = []
         anchors = [arrays[name][0] for name in ("out", "c", "a") if arrays.get(name)]
         defined: _Defined = {}
@@ -121,10 +121,10 @@ class GroupOfLists(Group):
                 }
                 alpha, epilogue = alphas[index], None
                 if has_scales:
-                    given = [arrays[x][index] if x in arrays else None for x in ("a", "b", *target)]
-                    alpha, epilogue = with_scales(
-                        tuple(given), alpha, betas[index], None, None, tuple(listed[index])
-                    )  # fmt: skip
+                    written = arrays[target][index] if target in arrays else None
+                    given = arrays["a"][index], arrays["b"][index], written
+                    factors_of = alpha, betas[index], None, None
+                    alpha, epilogue = with_scales(given, *factors_of, listed[index])
                 member = _member(operands, alpha, betas[index], defined, precision)
                 members.append(member._replace(epilogue=epilogue))
         except DxgemmError as error:

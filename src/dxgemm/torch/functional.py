@@ -81,10 +81,10 @@ def _scale(name: str, scale: Any, recipe: Any, swizzle: Any, matrix: torch.Tenso
     rows, depth = RECIPES[kind]
     if matrix.ndim != 2:
         return scale  # refused later
-    extents = [-(-size // block) if block else 1 for size, block in zip(matrix.shape, (rows, depth))]
+    extents = [
+        -(-size // block) if block else 1 for size, block in zip(matrix.shape, (rows, depth))
+    ]
     wanted = tuple(extents if name == "scale_a" else extents[::-1])
     if tuple(scale.shape) != wanted and not (kind == "TensorWise" and scale.numel() == 1):
-        raise ShapeError(
-            f"{list_shapes(**{name: scale})}; by {kind} it must be {wanted}."
-        )
+        raise ShapeError(f"{list_shapes(**{name: scale})}; by {kind} it must be {wanted}.")
     return scale
