@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from test_float8 import E4M3, E5M2, empty, fetch, powers, rounded, send, spread, whole
+from test_wrong_arguments import check_refusals
 
 import dxgemm
 from dxgemm import epilogues, errors
@@ -213,3 +214,22 @@ def test_blocks_of_the_inner_dimension_belong_to_no_group():
             send(inner_a), send(inner_b), offsets=send(np.int32([100, 256])), scale_a=blocks[0],
             scale_b=blocks[1],
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("parameter", ["scale_a", "scale_b", "scale_out"])
+@pytest.mark.parametrize("call", ["gemm", "gemm_symmetric", "gemm_grouped", "lists"])
+def test_nothing_else_is_taken_for_a_scale(call, parameter):
+    if call == "gemm_symmetric" and parameter != "scale_a":
+        pytest.skip("it has one scale")
+    many = call in ("gemm_grouped", "lists")
+    operands = {"a": send(np.ones((4, 16), E4M3)), "b": send(np.ones((16, 8), E4M3))}
+    out = send(np.zeros((4, 8), E4M3 if parameter == "scale_out" else np.float32))
+    if call == "gemm_symmetric":
+        operands, out = {"a": operands["a"]}, send(np.zeros((4, 4), np.float32))
+    if call == "gemm_grouped":
+        operands |= {"b": send(np.ones((1, 16, 8), E4M3)), "offsets": send(np.int32([4]))}
+    if call == "lists":
+        operands, out = {name: [array] for name, array in operands.items()}, [out]
+    function = dxgemm.gemm_grouped if many else getattr(dxgemm, call)
+    name = "gemm_grouped" if many else call
+    assert check_refusals(name, function, lambda: {**operands, "out": out}, parameter) > 20

@@ -39,6 +39,7 @@ from dxgemm.epilogues.reduction import (
     Reduction,
 )
 from dxgemm.errors import DtypeError, EpilogueError, named_in_errors, shown
+from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import dtype_name
 
@@ -261,11 +262,12 @@ def quantise_rows(
 
     Source: T. Dettmers et al., "LLM.int8()", NeurIPS 2022, section 2: vector-wise quantisation.
     """
-    name = dtype_name(dtype)
-    name = {kind: known for known, kind in FLOAT8_KINDS.items()}.get(name, name)
+    given = dtype_name(dtype)
+    short = {kind: known for known, kind in FLOAT8_KINDS.items()}
+    name = short.get(given, given) if isinstance(given, str) else ""
     if name not in FLOAT8_KINDS:
         raise DtypeError(f"dtype is {shown(dtype)}; pass {' or '.join(map(repr, FLOAT8_KINDS))}.")
-    if block not in (None, 128):
+    if block is not None and not (isinstance(block, int) and block == BLOCK_K):
         raise EpilogueError(f"block is {shown(block)}; pass 128, or None for whole rows.")
     arrays = tuple(out) if isinstance(out, tuple | list) else _single(out)
     return Quantisation(

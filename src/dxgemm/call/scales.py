@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.call.factors import number, real_number
-from dxgemm.epilogues import catalogue
-from dxgemm.epilogues.block_scales import block_scales
+from dxgemm.epilogues import catalogue, operand_scales
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.errors import (
     ArrayTypeError,
@@ -168,6 +167,39 @@ def with_scales(
     return alpha, stage if epilogue is None else stage | bound_epilogue(epilogue)
 
 
+def with_symmetric_scale(
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, epilogue: Any, scale: Any, transpose: bool
+) -> tuple[Any, Any]:
+    """`with_scales` of a symmetric product, whose right operand has the left one's scales turned.
+
+    Args:
+        a, b, out, alpha, beta, epilogue, transpose: as `gemm_symmetric` takes them.
+        scale: scales of a, or of its transpose if that is the left operand; not of blocks.
+    """
+    if b is not None:
+        raise UnsupportedProblemError(
+            "gemm_symmetric: scale_a is for a product of one matrix; multiply alpha by a number, "
+            "or call gemm."
+        )
+    _check_float8("scale_a", "<a>", a)
+    if _is_array(scale) and number("<beta>", beta) != 0:
+        raise UnsupportedProblemError(
+            "gemm_symmetric: beta is not 0, so that scale_a must be a number; or call gemm."
+        )
+    shape, other = tuple(getattr(a, "shape", ())), scale
+    if transpose:
+        shape = (*shape[:-2], *shape[:-3:-1])
+    if _is_array(scale):
+        library, layout = _inspected("scale_a", scale)
+        sizes, steps = layout.shape, layout.strides
+        if len(sizes) > 1:
+            sizes, steps = ((*x[:-2], x[-1], x[-2]) for x in (sizes, steps))
+            other = library.view(scale, (), sizes, steps)
+    batches = ((1,), shape[:1]) if len(shape) == 3 else ()
+    scaled = Scaled(shape, batches, ()), Scaled((*shape[:-2], *shape[:-3:-1]), batches, ())
+    return with_scales((a, a, out), alpha, beta, epilogue, None, (scale, other, None), scaled)
+
+
 def with_group_scales(
     operands: tuple[Any, Any, Any], rows: Any, alpha: Any, beta: Any, epilogue: Any,
     scales: tuple[Any, Any, Any],
@@ -196,7 +228,10 @@ def with_group_scales(
 
 def _is_array(scale: Any) -> bool:
     """True for an array, of whose kind NumPy's numbers are not."""
-    return hasattr(scale, "shape") and not isinstance(scale, np.generic)
+    try:
+        return hasattr(scale, "shape") and not isinstance(scale, np.generic)
+    except Exception:  # of a class of the caller's own
+        return False
 
 
 def _dtype(operand: Any) -> str:
@@ -220,7 +255,7 @@ def _with_scaled_result(out: Any, epilogue: Any, scale: Any) -> BoundEpilogue:
         if any(size != 1 for size in layout.shape):
             raise ShapeError(f"gemm: scale_out is {layout.shape}; pass one number.")
         columns = library.view(scale, (), tuple(out.shape)[-1:], (0,))
-        stage: BoundEpilogue = catalogue.scale_columns(columns)
+        stage: BoundEpilogue = operand_scales.scale_of_out(columns)
     else:
         stage = catalogue.scale(real_number("scale_out", scale))
     return _followed(epilogue, stage, "scale_out; leave one of them out")
@@ -289,11 +324,11 @@ def _vector_stage(of_a: Scale | None, of_b: Scale | None) -> BoundEpilogue:
     """The epilogue that multiplies by the scales of rows and columns."""
     if of_b is None:
         assert of_a is not None
-        stage: BoundEpilogue = catalogue.scale_rows(of_a.vector())
+        stage: BoundEpilogue = operand_scales.scale_of_a(of_a.vector())
     elif of_a is None:
-        stage = catalogue.scale_columns(of_b.vector())
+        stage = operand_scales.scale_of_b(of_b.vector())
     else:
-        stage = catalogue.dequantise(of_a.vector(), of_b.vector())
+        stage = operand_scales.scale_of_both(of_a.vector(), of_b.vector())
     return stage
 
 
@@ -306,5 +341,5 @@ def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> Bound
                 f"other do not: {other} must have a scale for each block of k, too."
             )
     assert of_a is not None and of_b is not None
-    stage = block_scales(of_a.array, of_b.array)
+    stage = operand_scales.block_scales(of_a.array, of_b.array)
     return _followed(epilogue, stage, "scales of blocks; leave out fused=True", is_read=True)
