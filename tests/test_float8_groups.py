@@ -70,8 +70,7 @@ def product_of(a, b, of_a, of_b):
 
 def turned(array):
     """The transposed scales, for groups of columns."""
-    is_matrix = isinstance(array, np.ndarray) and array.ndim > 1
-    return array.swapaxes(-1, -2) if is_matrix else array
+    return array.swapaxes(-1, -2) if getattr(array, "ndim", 0) > 1 else array
 
 
 def sent(scale):
