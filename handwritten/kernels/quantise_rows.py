@@ -25,6 +25,9 @@ from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 
 
+READ = 4  # elements that a thread reads at a time
+
+
 @dataclass(frozen=True)
 class Config(GroupsConfig):
     """A `GroupsConfig` whose groups have a row, or a block of one, each."""
@@ -53,7 +56,7 @@ def make_kernel(
     from numba import cuda, float32, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import divide
-    from dxgemm.handwritten.parts.unroll import device, gemm_kernel
+    from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN, view_as
 
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
@@ -67,7 +70,19 @@ def make_kernel(
         value, other = values[0], abs(others[0])
         return (other if other > value or other != other else value,)
 
-    merge = make_merge_members(config, 1, (1,), larger)
+    @device
+    def read(a, source, col, end):
+        """Elements that are read together, so that more are under way; 0 behind the end."""
+        values = ()
+        for i in static_range(READ):
+            at: int32 = col + i * group_threads
+            value = float32(0)
+            if at < end:
+                value = widen(a.data[source + int64(at) * a.col])
+            values = values + (value,)
+        return values
+
+    merge, step = make_merge_members(config, 1, (1,), larger), READ * config.threads_per_group
 
     @gemm_kernel
     def quantise_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -95,8 +110,10 @@ def make_kernel(
 
         # --- Its largest absolute value ---
         held = (float32(0),)
-        for col in range(first + member, end, group_threads):
-            held = larger(held, (widen(a.data[source + int64(col) * a.col]),))
+        for col in range(first + member, end, step):
+            values = read(a, source, col, end)
+            for i in static_range(READ):
+                held = larger(held, (values[i],))
         held = merge((smem,), thread, member, held)
         smem[thread] = held[0]
         cuda.syncthreads()
@@ -107,10 +124,13 @@ def make_kernel(
 
         # --- Its elements ---
         target = int64(matrix) * elements_batch + int64(row) * elements_row
-        for col in range(first + member, end, group_threads):
-            value = widen(a.data[source + int64(col) * a.col])
-            stored = view_as(byte, elements)
-            stored[target + int64(col) * elements_col] = narrow(float32(value * inverse))
+        for col in range(first + member, end, step):
+            values = read(a, source, col, end)
+            for i in static_range(READ):
+                at: int32 = col + i * group_threads
+                if at < end:
+                    code = narrow(float32(values[i] * inverse))
+                    view_as(byte, elements)[target + int64(at) * elements_col] = code
         if member == 0 and row < m:
             place = int64(matrix) * scales_batch + int64(row) * scales_row
             scales[place + int64(piece) * scales_col] = largest / float32(largest_number)
