@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
-from dxgemm.handwritten.parts.place import Place, Tile, make_below, make_read_note
+from dxgemm.handwritten.parts.place import Place, Tile, make_below, make_noted_tile
 from dxgemm.handwritten.parts.result import Result
 from dxgemm.handwritten.parts.store import Store
 from dxgemm.handwritten.parts.wgmma_ring import (
@@ -77,7 +77,7 @@ def make_tma_kernel(
     empty_smem = full_smem + 8 * stages
     readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
     init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
-    read_note = make_read_note()
+    noted_tile = make_noted_tile()
     below = make_below()
     after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
@@ -151,7 +151,7 @@ def make_tma_kernel(
             while index < work.tiles:
                 if reads_first:
                     hopper.wait_barrier(int32(full + 8 * stage), int32(parity))
-                    tile = read_note(int32(smem + notes_smem + note * NOTE_BYTES), work)
+                    tile = noted_tile(int32(smem + notes_smem + note * NOTE_BYTES), work)
                     note, lap = after_note(note, lap)
                 elif leaves_notes:
                     tile = Tile(0, 0, 0, 0, 0, 0, work.first_k, work.end_k)
@@ -183,7 +183,7 @@ def make_tma_kernel(
                 if leaves_notes and not reads_first:
                     at = smem + notes_smem + note * NOTE_BYTES
                     note, lap = after_note(note, lap)
-                    tile = read_note(int32(at), work)
+                    tile = noted_tile(int32(at), work)
                 store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
 
     return tma_kernel

@@ -15,16 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.kernels import grouped_wgmma
 from dxgemm.handwritten.kernels.wgmma_float8 import Config, fits
-from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.block_scales import make_block_scales
 from dxgemm.handwritten.parts.operands import FLOAT8
-from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
-from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 # Configs, with the fraction of its peak that an SM reaches: an estimate, after those of `wgmma`.
 SHARES = {
@@ -43,18 +38,11 @@ def make_kernel(
 
     Its last parameter holds the operands of the epilogue, then the table.
     """
-    tile_k = wgmma_layouts.stage_k(dtype)
-    table = len(epilogue.stage_operands)
     fused, scales = make_block_scales(epilogue, False)
-    return make_tma_kernel(
-        config,
-        tile_k,
-        make_place(config, tile_k, shared="m", table=table),
-        make_load(config, tile_k, False, False, wgmma_layouts.TENSOR_MAPS),
-        make_multiply(config, dtype, scales),
-        make_store(config, out_dtype or dtype, epilogue=fused if fused and fused.stages else None),
-        takes_tile=scales is not None,
-    )
+    return grouped_wgmma.make_group_kernel(
+        config, dtype, (False, False), out_dtype or dtype, fused, len(epilogue.stage_operands),
+        make_multiply(config, dtype, scales), takes_tile=scales is not None,
+    )  # fmt: skip
 
 
 KERNEL = replace(

@@ -24,7 +24,6 @@ from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 
-
 READ = 4  # elements that a thread reads at a time
 
 

@@ -17,7 +17,7 @@ from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry, clear_routes
-from dxgemm.call.scales import with_scales, with_symmetric_scale
+from dxgemm.call.scales import with_group_scales, with_scales, with_symmetric_scale
 from dxgemm.choice import registry
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import (
@@ -557,7 +557,6 @@ def _group(
             from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
         else:
             from dxgemm.call.grouped import GroupOfLists
-    operands = a, b, c, alpha, beta, out, stream
     scales = tuple(by_offsets.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
     arithmetic = None if modulus is None else with_modulus(modulus, None)
     if offsets is not None:
@@ -566,11 +565,17 @@ def _group(
                 "gemm_grouped: groups with offsets are computed in floating point; leave out "
                 "modulus=, or pass lists."
             )
-        return GroupByOffsets(*operands, offsets, **by_offsets, scales=scales)
+        if any(scale is not None for scale in scales):
+            written = c if out is None else out
+            factors = alpha, beta, by_offsets.get("epilogue")
+            alpha, by_offsets["epilogue"] = with_group_scales(
+                (a, b, written), by_offsets.get("rows"), *factors, scales
+            )
+        return GroupByOffsets(a, b, c, alpha, beta, out, stream, offsets, **by_offsets)
     for name, option in by_offsets.items():
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    return GroupOfLists(*operands, arithmetic, scales)
+    return GroupOfLists(a, b, c, alpha, beta, out, stream, arithmetic, scales)
 
 
 def implementations() -> tuple[Implementation, ...]:

@@ -20,7 +20,6 @@ from dxgemm.call.epilogue import (
 from dxgemm.call.factors import real_number
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.scales import with_group_scales
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands
 from dxgemm.errors import (
@@ -85,12 +84,8 @@ class GroupByOffsets(Group):
         rows: Any = None,
         out_rows: Any = None,
         epilogue: Any = None,
-        scales: tuple[Any, Any, Any] = (None, None, None),
     ) -> None:
         """Check all arguments of the call, before anything is launched or written."""
-        if any(scale is not None for scale in scales):
-            target = c if out is None else out
-            alpha, epilogue = with_group_scales((a, b, target), rows, alpha, beta, epilogue, scales)
         self._stream = None if stream is None else stream_handle(stream)
         given = {"a": a, "b": b, "c": c, "out": out}
         given |= {"offsets": offsets, "rows": rows, "out_rows": out_rows}
