@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
+from known_devices import A100, H200
 from test_float8 import E4M3, E5M2, empty, fetch, powers, rounded, send, spread, whole
 from test_wrong_arguments import check_refusals
 
 import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.lower.group_offsets import OffsetGroup, lower_group
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.runtime.device import device_facts
 
 K, N = (130, 5) if simulator_enabled() else (260, 200)
@@ -148,6 +153,17 @@ def test_a_new_result_is_bfloat16_and_follows_the_offsets_of_each_call():
     np.testing.assert_array_equal(found, wanted[: OFFSETS[-1]].astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("alpha, k", [(0.0, 16), (2.0, 0)])
+def test_nothing_is_multiplied(alpha, k):
+    skip_without_kernel()
+    a, b = make("m", k=k)
+    a = a if k == 0 else np.full_like(a, np.nan)
+    c = np.ones((len(a), N), np.float32)
+    offsets = send(np.int32(OFFSETS))
+    found = dxgemm.gemm_grouped(send(a), send_any(b), send(c), alpha, 3.0, offsets=offsets)
+    np.testing.assert_array_equal(fetch(found)[: OFFSETS[-1]], 3)
+
+
 @pytest.mark.parametrize("kind", ["numbers", "lists", "blocks"])
 def test_lists(kind):
     rng = np.random.default_rng(6)
@@ -172,6 +188,25 @@ def test_lists(kind):
     found = dxgemm.gemm_grouped(a, b, None, [1.0, 3.0], out=out, **scales)
     for one, factor, x, y in zip(found, (1, 3), left, right):
         np.testing.assert_array_equal(fetch(one), factor * (x @ y))
+
+
+@pytest.mark.parametrize("k", [320, 300])
+@pytest.mark.parametrize("orders", ["row_col", "row_row", "col_row"])
+def test_operands_are_copied_where_hopper_cannot_read_them(orders, k):
+    problem = contiguous_problem(E4M3.name, 1000, 512, k, layout=orders)
+    problem = replace(problem, b=problem.b._replace(batch=512 * k))
+    program = lower_group(OffsetGroup(problem, "m", 8, "int32"), H200)
+    names = [step.spec.implementation for step in program.steps]
+    is_odd = k % 16 != 0
+    copies = [orders.startswith("col") or is_odd, orders.endswith("row") or is_odd]
+    assert names == ["align_rows"] * sum(copies) + ["group_offsets", "grouped_wgmma_float8"]
+
+
+def test_groups_that_no_kernel_computes_are_refused():
+    problem = contiguous_problem(E4M3.name, 1000, 512, 320, layout="row_col")
+    for shared, device, reason in (("k", H200, "not k of float8"), ("m", A100, "9.0")):
+        with pytest.raises(errors.UnsupportedProblemError, match=f"{reason}; pass lists of arrays"):
+            lower_group(OffsetGroup(problem, shared, 8, "int32"), device)
 
 
 def test_wrong_scales_of_groups_are_refused_before_anything_is_written():

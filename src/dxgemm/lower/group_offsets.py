@@ -85,6 +85,9 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
         UnsupportedProblemError: no kernel takes an epilogue for this problem.
     """
     problem, shared, count, offsets_dtype, rows, out_rows = group
+    if problem.k == 0 and problem.dtype in FLOAT8 and problem.out_dtype not in FLOAT8:
+        dtype = "float16" if problem.out_dtype == "float16" else "bfloat16"
+        problem = replace(problem, dtype=dtype)  # neither a nor b is read
     symbols = map(Symbol, naturals())
     out_indices, indices, offsets = (
         (next(symbols), next(symbols)) if is_there else None for is_there in (out_rows, rows, True)
@@ -94,10 +97,11 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
     if out_rows:
         problem = scattered_problem(problem, shared)
     own = gathered_problem(problem, shared) if rows else problem
-    lying = replace(own, batch=count)
-    whole = lying.aligned if problem.dtype in FLOAT8 else lying
+    is_float8 = problem.dtype in FLOAT8  # no other kernel reads what this one must copy
+    lying = replace(own, batch=count, copies_any_size=is_float8)
+    whole = lying.aligned if is_float8 else lying
     reason = refusal(whole, shared, device.arch)
-    if reason and problem.dtype in FLOAT8:
+    if reason and is_float8:
         raise UnsupportedProblemError(
             f"gemm_grouped: no kernel computes groups of float8 by offsets here: {reason}; pass "
             "lists of arrays, or convert them to bfloat16, which is exact."
