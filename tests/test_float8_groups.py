@@ -153,6 +153,22 @@ def test_a_new_result_is_bfloat16_and_follows_the_offsets_of_each_call():
     np.testing.assert_array_equal(found, wanted[: OFFSETS[-1]].astype(ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
+def test_every_encoding(dtype):
+    """Subnormals, the largest numbers, infinities and each NaN, in either group."""
+    skip_without_kernel()
+    codes = np.arange(256, dtype=np.uint8).view(dtype)
+    a = np.zeros((256, 16), dtype)
+    a[:, 3] = codes
+    b = np.ones((2, 16, 1), dtype)
+    out = dxgemm.gemm_grouped(
+        send(a), send(b), out=empty((256, 1)), offsets=send(np.int32([100, 256])),
+        scale_b=send(np.float32([[[1]], [[2]]])),
+    )  # fmt: skip
+    wanted = codes.astype(np.float32) * np.repeat(np.float32([1, 2]), [100, 156])
+    np.testing.assert_array_equal(fetch(out)[:, 0], wanted)
+
+
 @pytest.mark.parametrize("alpha, k", [(0.0, 16), (2.0, 0)])
 def test_nothing_is_multiplied(alpha, k):
     skip_without_kernel()
