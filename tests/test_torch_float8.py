@@ -137,18 +137,19 @@ def test_results_are_those_of_torch(kind):
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_quantised_as_a_product_s_rows_are(dtype):
     rng = np.random.default_rng(3)
-    rows = rng.standard_normal((2, 3, 40)).astype(np.float32) * 2.0 ** rng.integers(
-        -90, 90, (2, 3, 1)
-    )
+    sizes = 2.0 ** rng.integers(-90, 90, (2, 3, 1))
+    rows = (rng.standard_normal((2, 3, 40)) * sizes).astype(np.float32)
     rows[0, 0], rows[0, 1, 2] = 0, np.nan
-    rows = rows.astype(np.float32)
-    values, scales = dxt.quantise_rows(torch.tensor(rows), dtype)
     right = quantise_rows(str(dtype).removeprefix("torch.")).on_host(rows)
-    np.testing.assert_array_equal(values.float().numpy(), right.values.astype(np.float32))
-    np.testing.assert_array_equal(scales.numpy(), right.scales)
-    with pytest.raises(
-        errors.DtypeError, match=r"dxgemm\.torch\.quantise_rows: x is torch\.float64"
-    ):
+    for tensor in (torch.tensor(rows), torch.tensor(rows).to(DEVICE)):  # by torch, by the kernel
+        values, scales = (x.cpu() for x in dxt.quantise_rows(tensor, dtype))
+        np.testing.assert_array_equal(values.float().numpy(), right.values.astype(np.float32))
+        np.testing.assert_array_equal(scales.numpy(), right.scales)
+    values, scales = dxt.quantise_rows(torch.ones(4, 0, 7, device=DEVICE), dtype)
+    assert values.shape == (4, 0, 7) and scales.shape == (4, 0, 1)
+    with pytest.raises(errors.ShapeError, match="x is a number"):
+        dxt.quantise_rows(torch.ones(()))
+    with pytest.raises(errors.DtypeError, match=r"torch\.quantise_rows: x is torch\.float64"):
         dxt.quantise_rows(torch.tensor(rows).double())
 
 

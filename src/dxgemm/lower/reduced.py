@@ -23,8 +23,9 @@ from dxgemm.epilogues.reduction import (
     reduced_dtype,
 )
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.handwritten.kernels import merge_partials, quantise_rows, reduce_tiles
+from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.lower.product import lower_product
+from dxgemm.lower.quantised import quantising_program
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
@@ -172,26 +173,13 @@ class _Lowering:
         m, n, batch = self._problem.m, self._problem.n, self._problem.batch
         if self._epilogue.is_transposed:  # rows are the caller's
             m, n, strides = n, m, strides.transposed()
-        arrays = tuple(FusedOperand("output", array.dtype) for array in self._results.values())
         first = len(parameters(self._epilogue))
-        operands = [
-            value
+        arrays = [
+            (Symbol(place), array.dtype, array.strides)
             for place, array in enumerate(self._results.values(), first)
-            for value in (Symbol(place), *array.strides)
         ]
-        block = self._reduction.count
-        config = configs_of(quantise_rows)[block > 0]
-        # Without columns there are scales of rows still.
-        arguments = KernelArguments(
-            self._problem.out_dtype, m, max(n, 1), n, batch, strides, epilogue=Fusion((), arrays)
-        )
-        pieces = -(-n // block) if block else 1
-        blocks = batch * -(-m * pieces // config.groups)
-        step = file_step(
-            quantise_rows, arguments, (arrays[0].dtype, *([str(block)] if block else [])), config,
-            blocks=blocks, values=(matrix, matrix, matrix, matrix, 0, 0), operands=tuple(operands),
-        )  # fmt: skip
-        self.program += Program((step,) if blocks else ())
+        dtype, block = self._problem.out_dtype, self._reduction.count
+        self.program += quantising_program(matrix, dtype, (batch, m, n), strides, arrays, block)
 
     def _reduce(self, matrix: Symbol, strides: Strides) -> Partials:
         """Add the kernel that reduces the matrix, or a part of it, to partial results."""

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from dxgemm import errors
+from dxgemm.call.quantise import quantise_rows_into
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 from dxgemm.torch.linear_operators import check_linear
 from dxgemm.torch.operands import as_matrix, check_tensor, named_in_errors
@@ -28,10 +30,11 @@ def quantise_rows(
 
     Returns:
         (..., k) of the dtype, and (..., 1) in float32, as `dxgemm.reductions.quantise_rows` makes
-        them of a product. By operations of torch, which `torch.compile` fuses with those around.
+        them of a product. One kernel on the GPU. There is no gradient.
 
     Raises:
-        ArrayTypeError, DtypeError: x is no tensor, or of another dtype; or dtype is none of float8.
+        ArrayTypeError, DtypeError, ShapeError: x is no tensor, or of another dtype, or a number; or
+            dtype is none of float8.
     """
     check_tensor("x", x)
     if dtype not in FLOAT8 or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -39,10 +42,30 @@ def quantise_rows(
             f"x is {x.dtype} and dtype is {dtype}; pass float32, float16 or bfloat16, and "
             "float8_e4m3fn or float8_e5m2."
         )
-    most = FLOAT8_LARGEST[str(dtype).removeprefix("torch.")]
-    largest = x.abs().amax(-1, keepdim=True) if x.shape[-1] else x.new_zeros((*x.shape[:-1], 1))
-    largest = largest.float().clamp(min=LEAST_LARGEST)
-    return (x.float() * (most / largest)).clamp(-most, most).to(dtype), largest / most
+    if x.ndim == 0:
+        raise errors.ShapeError("x is a number; pass a tensor with rows.")
+    values, scales = quantise_operator(as_matrix(x), dtype)
+    return values.reshape(x.shape), scales.reshape(*x.shape[:-1], 1)
+
+
+@torch.library.custom_op("dxgemm::quantise_rows", mutates_args=())
+def quantise_operator(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    values, scales = _empty_quantised(x, dtype)
+    if x.is_cuda or simulator_enabled():
+        # Read down its columns, a matrix would be read a sector for each element.
+        quantise_rows_into(x if x.stride(-1) == 1 else x.contiguous(), values, scales)
+    elif x.numel():
+        most = FLOAT8_LARGEST[str(dtype).removeprefix("torch.")]
+        largest = x.abs().amax(-1, keepdim=True).float().clamp(min=LEAST_LARGEST)
+        scales.copy_(largest / most)
+        values.copy_((x.float() * (most / largest)).clamp(-most, most))
+    return values, scales
+
+
+@quantise_operator.register_fake
+def _empty_quantised(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    scales = x.new_empty((x.shape[0], 1), dtype=torch.float32)
+    return torch.empty(x.shape, dtype=dtype, device=x.device), scales
 
 
 def _product(
@@ -64,7 +87,7 @@ class _Float8Linear(torch.autograd.Function):
         gradients: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
-        ctx.gradients, ctx.has_bias = gradients, bias is not None
+        ctx.gradients = gradients
         eights = torch.float8_e4m3fn, torch.float8_e4m3fn
         return _product(x, weight, bias, (*eights, x.dtype))
 
