@@ -54,9 +54,10 @@ def quantise_operator(x: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor
     if x.is_cuda or simulator_enabled():
         # Read down its columns, a matrix would be read a sector for each element.
         quantise_rows_into(x if x.stride(-1) == 1 else x.contiguous(), values, scales)
-    elif x.numel():
+    else:
         most = FLOAT8_LARGEST[str(dtype).removeprefix("torch.")]
-        largest = x.abs().amax(-1, keepdim=True).float().clamp(min=LEAST_LARGEST)
+        largest = x.abs().amax(-1, keepdim=True) if x.numel() else torch.zeros_like(scales)
+        largest = largest.float().clamp(min=LEAST_LARGEST)
         scales.copy_(largest / most)
         values.copy_((x.float() * (most / largest)).clamp(-most, most))
     return values, scales
