@@ -256,6 +256,22 @@ def test_wrong_scales_of_groups_are_refused_before_anything_is_written():
         dxgemm.gemm_grouped(floats, floats, scale_a=2.0)
 
 
+def test_the_inner_dimension_is_shared_out_in_host_memory_alone():
+    if not simulator_enabled():
+        pytest.skip("no kernel computes it")
+    rng = np.random.default_rng(8)
+    a, b, c = whole(rng, (4, 40), E4M3), whole(rng, (40, N), E5M2), np.ones((2, 4, N), np.float32)
+    x, y, offsets = powers(rng, 4, 1), powers(rng, N), np.int32([10, 40])
+    found = dxgemm.gemm_grouped(a, b, out=c, offsets=offsets, scale_a=x, scale_b=y)
+    for group, part in enumerate((slice(0, 10), slice(10, 40))):
+        wanted = (a[:, part].astype(float) * x) @ (b[part].astype(float) * y)
+        np.testing.assert_array_equal(found[group], wanted)
+    with pytest.raises(errors.UnsupportedProblemError, match="must be numbers"):
+        dxgemm.gemm_grouped(a, b, c, beta=1.0, offsets=offsets, scale_a=x, scale_b=y)
+    dxgemm.gemm_grouped(a, b, c, beta=1.0, offsets=offsets, scale_a=2.0)
+    assert (c[0] == found[0]).all()
+
+
 def test_blocks_of_the_inner_dimension_belong_to_no_group():
     inner_a, inner_b = np.ones((4, 256), E4M3), np.ones((256, N), E4M3)
     blocks = send(np.ones((4, 2), np.float32)), send(np.ones((2, N), np.float32))

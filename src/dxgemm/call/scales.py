@@ -217,6 +217,11 @@ def with_group_scales(
     if len(getattr(rows, "shape", ())) == 1:
         a = (*rows.shape, *a[1:])
     if sizes == (2, 2):
+        if any(map(_is_array, scales[:2])) and number("<beta>", beta) != 0:
+            raise UnsupportedProblemError(
+                "gemm_grouped: beta is not 0, so that scales of groups of the inner dimension must "
+                "be numbers."
+            )
         scaled = Scaled(a, (), ()), Scaled(b, (), ())
     else:
         scaled_a, scaled_b = (
