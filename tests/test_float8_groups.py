@@ -268,8 +268,10 @@ def test_the_inner_dimension_is_shared_out_in_host_memory_alone():
         np.testing.assert_array_equal(found[group], wanted)
     with pytest.raises(errors.UnsupportedProblemError, match="must be numbers"):
         dxgemm.gemm_grouped(a, b, c, beta=1.0, offsets=offsets, scale_a=x, scale_b=y)
+    before = c.copy()
     dxgemm.gemm_grouped(a, b, c, beta=1.0, offsets=offsets, scale_a=2.0)
-    assert (c[0] == found[0]).all()
+    wanted = before[0] + 2 * (a[:, :10].astype(float) @ b[:10].astype(float))
+    np.testing.assert_array_equal(c[0], wanted)
 
 
 def test_blocks_of_the_inner_dimension_belong_to_no_group():
