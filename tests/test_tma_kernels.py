@@ -469,13 +469,16 @@ def test_float8_in_either_format(name, dtype, shape, config, precision, options)
         np.testing.assert_array_equal(values[positions[0] == part], expected(*own))
 
 
-@pytest.mark.parametrize("c_order", ["row", "col"])
-def test_float8_is_rounded_and_saturates(c_order):
+@pytest.mark.parametrize(("c_order", "n", "width"), [
+    ("row", 40, 16), ("col", 40, 16), ("row", 48, 16), ("row", 176, 72), ("row", 336, 192),
+])  # fmt: skip
+def test_float8_is_rounded_and_saturates(c_order, n, width):
+    """By elements, columns, and lines of up to 128 columns that a tile's edge may cut."""
     problem = problem_of(
-        E4M3, (1, 24, 40, 144), c_order=c_order, epilogue=PLACED, out_dtype=E4M3, reads_c=False
+        E4M3, (1, 24, n, 144), c_order=c_order, epilogue=PLACED, out_dtype=E4M3, reads_c=False
     )
     operands = operands_of(problem)
-    run(spec_of("wgmma_float8", problem, Config(64, 16)), problem, operands, factors=(4, 0))
+    run(spec_of("wgmma_float8", problem, Config(64, width)), problem, operands, factors=(4, 0))
     sums = product_of(operands, np.arange(problem.k), 4, 0)
 
     def expected(matrix, row, col):

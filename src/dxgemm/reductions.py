@@ -241,8 +241,8 @@ def quantise_rows(
 
     `values, scales = gemm(a, b, epilogue=bias(v) | quantise_rows())`, then
     `gemm(values, w, scale_a=scales, scale_b=...)`. A scale is the largest absolute value of the row
-    over that of the format, 448 or 57344. The kernel of the product leaves the matrix in a
-    workspace, in float32 if out is not passed to `gemm`, and another one reads it.
+    over that of the format, 448 or 57344. The kernel of the product leaves the matrix as `gemm`
+    would return it, in a workspace if out is not passed, and another one reads it.
 
     Args:
         dtype: "float8_e4m3fn" or "float8_e5m2", or "e4m3" or "e5m2", or such a dtype of torch or

@@ -110,6 +110,11 @@ class Reduction:
         return f"{self.name}({count}axis={self.axis})"
 
     @property
+    def is_rounded(self) -> bool:
+        """True if it takes the matrix rounded to the dtype of a new result."""
+        return self.kind == QUANTISED
+
+    @property
     def takes_magnitudes(self) -> bool:
         """True if nothing but the magnitudes of complex numbers matters."""
         return self.kind == "squares" or self.of_magnitudes
