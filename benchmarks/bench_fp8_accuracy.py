@@ -1,10 +1,11 @@
 """Errors of float8 products over k: sums that are promoted every 128 of k, and those that are not.
 
 m = 64 and n = 128, on normal values, whose sums cancel, and on values between 0 and 1, whose sums
-only grow. Fast sums are those of `wgmma`: the automatic choice takes it where it is quicker, and it
-may take a kernel that promotes. The reference is the product of the same operands in float64. `max_error` is the largest
-error of an element over its |a| |b|, and `kept_bits` the bits that are right then. Results are
-float32, those of cuBLASLt too (`torch._scaled_mm`), whose fast accumulation is off and on.
+only grow. Fast sums are those of `wgmma`: where it is permitted, the automatic choice takes what is
+quicker, which may promote. The reference is the product of the same operands in float64.
+`max_error` is the largest error of an element over its |a| |b|, and `kept_bits` the bits that are
+right then. Results are float32, those of cuBLASLt too (`torch._scaled_mm`), whose fast accumulation
+is off and on.
 """
 
 from __future__ import annotations
