@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from known_devices import A100, H200
 
-from dxgemm.api import build_tasks
+from dxgemm.builds import build_tasks
 from dxgemm.call.complex_call import form_of_problem
 from dxgemm.lower.complex_product import lower_complex
 from dxgemm.problem.define import LAYOUTS, contiguous_problem

@@ -11,10 +11,10 @@ from known_devices import T4, V100
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.batch_invariant import rank_for_any_rows
+from dxgemm.choice.columns import resident_blocks
 from dxgemm.choice.emulation import native_config
 from dxgemm.choice.implementation import misfit
 from dxgemm.choice.legality import exclusion, fitting_configs, legal_kernels, refusal
-from dxgemm.choice.model import resident_blocks
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, rank
 from dxgemm.gpu.cards import CARDS, find_card

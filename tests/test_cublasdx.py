@@ -13,7 +13,7 @@ from known_devices import H200
 from stored_functions import ARCH, DESCRIPTOR, FUNCTIONS, counted_builds, forget
 
 from dxgemm import errors
-from dxgemm.api import build_tasks
+from dxgemm.builds import build_tasks
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of, choose
 from dxgemm.compiler import kernel_store, toolkit

@@ -898,7 +898,7 @@ def test_a_launch_that_the_driver_refuses_leaves_the_process_usable(cupy):
     kernel = replace(good._kernel, record=replace(good._kernel.record, threads=4096))
     refused = launch.KernelLaunch(kernel, good._problem, good._blocks, 0)
     with pytest.raises(errors.LaunchError, match=r"blocks of 4096 threads.*INVALID_VALUE"):
-        refused(a.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr, 1.0, 0.0, 0)
+        refused((a.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr, 1.0, 0.0), 0)
     assert (out == 7).all()
     assert (dxgemm.gemm(a, a, out, implementation="thread_tile_2d") == 64).all()
 

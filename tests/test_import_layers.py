@@ -31,7 +31,7 @@ LAYERS = (
     ("choice",),
     ("lower",),
     ("call",),
-    ("api", "contractions", "device"),
+    ("api", "builds", "contractions", "device", "groups"),
     ("drop_in",),
     ("__init__",),
     ("tuning",),

@@ -15,7 +15,7 @@ from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
 
 import dxgemm
 from dxgemm import errors, inners, reductions
-from dxgemm.choice.model import filled_share
+from dxgemm.choice.problem_facts import filled_share
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import rank
 from dxgemm.epilogues import bias

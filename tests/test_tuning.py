@@ -14,8 +14,10 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice.columns import Columns, Row
 from dxgemm.choice.legality import legal_kernels
-from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
+from dxgemm.choice.model import predict, schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, time_candidates
 from dxgemm.choice.tables import Speed, read_table
@@ -261,9 +263,9 @@ def observe(workloads, config, disturb=lambda workload: 1.0, speed=TRUE):
     columns = Columns.of(rows, [speed] * len(rows), "float32", H200)
     observed = []
     for workload in workloads:
-        asked = Asked.of(workload.problem())
+        asked = ProblemFacts.of(workload.problem())
         plan = schedule(columns, asked)
-        us = predict(columns, asked, plan) * disturb(workload)
+        us = predict(asked, plan) * disturb(workload)
         known = np.broadcast_to((columns.fill == 0) | (plan.slices > 1), us.shape)
         named = {row.name: u for row, u, is_known in zip(rows, us, known, strict=True) if is_known}
         observed.append(Observation(workload, named))

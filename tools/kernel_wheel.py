@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dxgemm import __version__
-from dxgemm.api import build_tasks
+from dxgemm.builds import build_tasks
 from dxgemm.cli.output import byte_text
 from dxgemm.compiler import CompiledKernel, build_kernels
 from dxgemm.compiler.wheels import package_name, write_kernels

@@ -19,30 +19,26 @@ from dxgemm.version import __version__ as __version__
 if TYPE_CHECKING:
     from dxgemm import device, epilogues, inners, reductions
     from dxgemm.api import (
-        GroupedPlan,
         Plan,
-        build,
-        cache_info,
-        clear_cache,
         explain,
         explain_shape,
         explain_symmetric,
         gemm,
-        gemm_grouped,
         gemm_symmetric,
-        implementations,
         matmul,
         plan,
-        plan_grouped,
     )
+    from dxgemm.builds import build, cache_info, clear_cache, implementations
     from dxgemm.call.contraction_plan import Contraction
     from dxgemm.call.explanation import Explanation
+    from dxgemm.call.group import GroupedPlan
     from dxgemm.call.prepared_operand import PreparedOperand, prepare
     from dxgemm.contractions import einsum, explain_einsum, tensordot
     from dxgemm.drop_in import patch
     from dxgemm.epilogues import epilogue, inner
     from dxgemm.errors import DxgemmError
     from dxgemm.gpu.simulation import simulate
+    from dxgemm.groups import gemm_grouped, plan_grouped
     from dxgemm.runtime.counter import emulation_fallbacks
 
 __all__ = [
@@ -86,13 +82,20 @@ _HOMES = {  # of the names that are not in `dxgemm.api`
     "Contraction": "call.contraction_plan",
     "DxgemmError": "errors",
     "Explanation": "call.explanation",
+    "GroupedPlan": "call.group",
     "PreparedOperand": "call.prepared_operand",
+    "build": "builds",
+    "cache_info": "builds",
+    "clear_cache": "builds",
     "einsum": "contractions",
     "emulation_fallbacks": "runtime.counter",
     "epilogue": "epilogues",
     "explain_einsum": "contractions",
+    "gemm_grouped": "groups",
+    "implementations": "builds",
     "inner": "epilogues",
     "patch": "drop_in",
+    "plan_grouped": "groups",
     "prepare": "call.prepared_operand",
     "simulate": "gpu.simulation",
     "tensordot": "contractions",

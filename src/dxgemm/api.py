@@ -1,37 +1,18 @@
-"""Public functions: `gemm`, `matmul`, plans and explanations, builds and the kernel cache."""
+"""Public functions of a product: `gemm`, `gemm_symmetric`, `matmul`, plans and explanations."""
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable, Sequence
-from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import partial
+from typing import Any
 
-from dxgemm import compiler
 from dxgemm.call.explain import explain_route
 from dxgemm.call.explain import explain_shape as explain_shape  # re-exported
 from dxgemm.call.explanation import Explanation
-from dxgemm.call.group import Group
-from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
-from dxgemm.call.route import Symmetry, clear_routes
-from dxgemm.call.scales import with_group_scales, with_scales, with_symmetric_scale
-from dxgemm.choice import registry
-from dxgemm.choice.implementation import Implementation
-from dxgemm.errors import (
-    BuildError,
-    DtypeError,
-    DxgemmError,
-    MissingOperandError,
-    SettingError,
-    ShapeError,
-    UnknownImplementationError,
-    UnsupportedProblemError,
-    named_in_errors,
-    shown,
-)
+from dxgemm.call.route import Symmetry
+from dxgemm.call.scales import with_scales, with_symmetric_scale
+from dxgemm.errors import DxgemmError, ShapeError, named_in_errors
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import (
     Conjugate,
@@ -41,17 +22,11 @@ from dxgemm.problem.arguments import (
     Triangle,
     Triangular,
     check_flag,
-    check_list,
     check_name,
+    with_arguments_of,
     with_modulus,
 )
-from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
-from dxgemm.runtime.capture import first_call
 from dxgemm.runtime.exports import refuse_new_jax_array
-
-KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 def gemm(
@@ -341,31 +316,6 @@ def matmul(
         raise
 
 
-def _with_arguments_of(
-    function: Callable[_P, object],
-) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
-    """Give a function the signature of another one, for its callers and for type checkers."""
-    signature = inspect.signature(function)
-    by_name = {name for name, entry in signature.parameters.items() if entry.kind == KEYWORD_ONLY}
-    counts = range(2, len(signature.parameters) - len(by_name) + 1)
-
-    def decorate(own: Callable[..., _R]) -> Callable[_P, _R]:
-        @wraps(own)
-        def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
-            if len(arguments) not in counts or options.keys() - by_name:  # `bind` takes long
-                try:
-                    signature.bind(*arguments, **options)
-                except TypeError as error:
-                    raise TypeError(f"{own.__name__}(): {error}") from None
-            return own(*arguments, **options)
-
-        returned = inspect.signature(own).return_annotation
-        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
 def _prepared(
     symmetry: Symmetry | None, is_explained: bool, /,
     a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
@@ -410,7 +360,7 @@ class Plan(Bound):
 
 
 @named_in_errors("plan")
-@_with_arguments_of(gemm)
+@with_arguments_of(gemm)
 def plan(*operands: Any, **options: Any) -> Plan:
     """Make a `Plan` for C = alpha * A @ B + beta * C: choose and build its kernel, but run nothing.
 
@@ -420,14 +370,14 @@ def plan(*operands: Any, **options: Any) -> Plan:
 
 
 @named_in_errors("explain")
-@_with_arguments_of(gemm)
+@with_arguments_of(gemm)
 def explain(*operands: Any, **options: Any) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
     return explain_route(_prepared(None, True, *operands, **options).route)
 
 
 @named_in_errors("explain_symmetric")
-@_with_arguments_of(gemm_symmetric)
+@with_arguments_of(gemm_symmetric)
 def explain_symmetric(
     a: Any,
     *operands: Any,
@@ -440,231 +390,3 @@ def explain_symmetric(
     symmetry = _symmetry(b, triangle, transpose)
     other = a if b is None else b
     return explain_route(_prepared(symmetry, True, a, other, *operands, **options).route)
-
-
-@named_in_errors("gemm_grouped")
-def gemm_grouped(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    alpha: Number | Sequence[Number] = 1.0,
-    beta: Number | Sequence[Number] = 0.0,
-    *,
-    out: Any = None,
-    offsets: Any = None,
-    rows: Any = None,
-    out_rows: Any = None,
-    epilogue: Any = None,
-    scale_a: Any = None,
-    scale_b: Any = None,
-    scale_out: Any = None,
-    modulus: int | None = None,
-    stream: Any = None,
-) -> Any:
-    """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
-
-    The problems are lists of arrays, or the parts of one array that `offsets` tells apart.
-
-    Args:
-        a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
-            float32, float64, float16, bfloat16 or float8; without offsets also complex64,
-            complex128, bool or integers. Sizes may differ from problem to problem.
-        b: list of the same length; each array (k, n) for the k of its a.
-        c: list of the same length; each array (m, n), all in the dtype of a or, after half
-            precision, all float32; after integers and bool, all in one that `gemm` allows. Updated
-            in place; None to allocate each result in the library of its a, as `gemm` does.
-        alpha, beta: numbers on the host as `gemm` takes them, one for all problems or one for each.
-        out: list of the same length; each array receives its result instead of c, which is then
-            only read.
-        offsets: (groups,), int32 or int64, where the operands are: the last index of each problem
-            plus one, as in torch's grouped product. Then a, b, c and out are one array each, alpha
-            and beta one number each, and offsets share out one dimension: rows, for a (total, k),
-            b (groups, k, n) and a result (total, n); columns, for (groups, m, k), (k, total) and
-            (m, total); or the inner one, for (m, total), (total, n) and (groups, m, n).
-        rows: (total,), int32 or int64, where the operands are, with groups of rows: a has any
-            number of rows, and row i of the result is made of row rows[i] of a. Indices outside of
-            a count as the nearest row. The GPU copies the rows into a workspace first.
-        out_rows: (total,), int32 or int64, where the operands are, with groups of rows: row i of
-            the result is stored in row out_rows[i] of out, which has any number of rows and must be
-            given. Other rows of out stay as they are; indices outside of out store nothing; where
-            an index repeats, elements of any of its rows stay. c is read at row i. The GPU computes
-            the result in a workspace first.
-        epilogue: with offsets, functions applied to the result, as `gemm` has them but for
-            reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
-            groups of rows; with groups of the inner dimension, any array may be that of a batch.
-        scale_a, scale_b, scale_out: as `gemm` takes them, one for all problems, or a list of one
-            for each. With offsets, scales of the rows (columns) that are shared out are those of
-            all of them, in the order of `rows` if there are indices, and blocks of 128 k are of
-            single ones; scales of the other operand may be (groups, ...), a matrix for each.
-        modulus: as `gemm` takes it, for lists.
-        stream: where to launch; None for the current stream of the library of the first result.
-
-    Returns:
-        The list of out, or of c, or of the new arrays; an empty one for empty lists. With offsets
-        out, or c, or the new array.
-
-    Raises:
-        DxgemmError: any error of `gemm`, with the problem's index, before anything is launched or
-            written.
-        LaunchError: the driver refused the launch or a copy, or the stream is under capture.
-
-    Notes:
-        Each problem follows the rules of `gemm`: beta == 0 never reads c, alpha == 0 never reads a
-        and b, k == 0 gives beta * c. Empty problems are skipped.
-        No result may share elements with another result, or with an operand of any problem; results
-        are computed in no order. Operands that are only read may be the same.
-        The table of the problems is built on the host at each call and uploaded on the stream; the
-        host does not wait. `plan_grouped` builds and uploads the table once.
-        Problems run one after the other if an operand is in host memory, in complex dtypes, of
-        integers and of float8, on the simulator, and on GPUs before Ampere.
-        With offsets the table is made on the device: the host reads nothing, does not wait, and the
-        call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
-        beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
-        the arrays is read or written. They need Ampere or later, or operands in host memory; those
-        of float8 need Hopper, and groups of rows or columns.
-        Epilogues need half precision on Hopper, groups of rows or of the inner dimension, k > 0,
-        and operands as TMA takes them; or operands in host memory. Otherwise an
-        `UnsupportedProblemError` gives the reason.
-    """
-    group = _group(
-        a, b, c, alpha, beta, out=out, offsets=offsets, rows=rows, out_rows=out_rows,
-        epilogue=epilogue, scale_a=scale_a, scale_b=scale_b, scale_out=scale_out, modulus=modulus,
-        stream=stream,
-    )  # fmt: skip
-    group.run()
-    return group.finished()
-
-
-@named_in_errors("plan_grouped")
-@_with_arguments_of(gemm_grouped)
-def plan_grouped(*operands: Any, **options: Any) -> GroupedPlan:
-    """Make a `GroupedPlan` for `gemm_grouped`: choose and build its kernel, but run nothing.
-
-    Arguments and errors are those of `gemm_grouped`. With lists, the call waits for the upload of
-    the table. Offsets are read whenever the plan is called.
-    """
-    return GroupedPlan(_group(*operands, **options))
-
-
-def _group(
-    a: Any, b: Any, c: Any = None, alpha: Any = 1.0, beta: Any = 0.0, *,
-    stream: Any = None, out: Any = None, offsets: Any = None, modulus: Any = None,
-    **by_offsets: Any,
-) -> Group:  # fmt: skip
-    """Group of `gemm_grouped`; `by_offsets` are the options that go with offsets alone."""
-    with first_call:
-        if offsets is not None:
-            from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
-        else:
-            from dxgemm.call.grouped import GroupOfLists
-    scales = tuple(by_offsets.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
-    arithmetic = None if modulus is None else with_modulus(modulus, None)
-    if offsets is not None:
-        if arithmetic is not None:
-            raise UnsupportedProblemError(
-                "gemm_grouped: groups with offsets are computed in floating point; leave out "
-                "modulus=, or pass lists."
-            )
-        if any(scale is not None for scale in scales):
-            written = c if out is None else out
-            factors = alpha, beta, by_offsets.get("epilogue")
-            alpha, by_offsets["epilogue"] = with_group_scales(
-                (a, b, written), by_offsets.get("rows"), *factors, scales
-            )
-        return GroupByOffsets(a, b, c, alpha, beta, out, stream, offsets, **by_offsets)
-    for name, option in by_offsets.items():
-        if option is not None:
-            raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    return GroupOfLists(a, b, c, alpha, beta, out, stream, arithmetic, scales)
-
-
-def implementations() -> tuple[Implementation, ...]:
-    """Return every implementation, each with a `name` and a method `supports(problem)`.
-
-    The method returns None, or the reason why the implementation cannot compute the problem.
-    """
-    return registry.IMPLEMENTATIONS
-
-
-@named_in_errors("build")
-def build(
-    *,
-    arch: str | Sequence[str] | None = None,
-    dtypes: tuple[str, ...] = tuple(RESULT_DTYPES),
-    implementations: tuple[str, ...] | None = None,
-    jobs: int | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> list[compiler.KernelRecord]:
-    """Build kernels ahead of time into the cache, in parallel processes.
-
-    Args:
-        arch: architecture such as "sm_90a", which needs no GPU, or several of them; None for the
-            first GPU's.
-        dtypes: dtypes of the operands; all by default.
-        implementations: names; None for the candidates of the automatic choice that run on the
-            architecture, and for the kernels of `gemm_grouped`.
-        jobs: number of processes; None for one per CPU of this process. 1 starts no process.
-        progress: called with (kernels done, kernels in all, name of a kernel being built).
-
-    Returns:
-        A record of each kernel.
-
-    Raises:
-        BuildError, MissingPackageError: error of the first kernel that fails; the other builds are
-            ended.
-        GpuUnavailableError, SettingError, DtypeError, UnknownImplementationError.
-    """
-    from dxgemm.runtime.device import device_facts
-
-    if progress is not None and not callable(progress):
-        raise SettingError(f"build: progress is {shown(progress)}; pass a function, or None.")
-    if arch is None:
-        names = [device_facts(0).arch]
-    else:
-        names = [arch] if isinstance(arch, str) else [*check_list("arch", arch, SettingError)]
-        for name in names:
-            if not isinstance(name, str) or not re.fullmatch(r"sm_\d+[af]?", name):
-                raise SettingError(f"build: arch is {shown(name)}; pass one such as 'sm_90a'.")
-    for name in check_list("dtypes", dtypes, DtypeError):
-        check_name("dtypes", name, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
-    if implementations is not None:
-        implementations = check_list("implementations", implementations, UnknownImplementationError)
-    tasks = build_tasks(names, dtypes, implementations)
-    return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
-
-
-def build_tasks(
-    names: Sequence[str], dtypes: tuple[str, ...], implementations: tuple[str, ...] | None
-) -> list[compiler.Task]:
-    """List the kernels that `build` builds, each with its architecture."""
-    from dxgemm.lower import ahead, group_offsets, grouped
-
-    tasks = []
-    for name in dict.fromkeys(names):
-        for wanted in implementations or ():
-            kernel = registry.find_implementation(wanted)
-            reason = kernel.runs_on(name) or kernel.build_fault(name)
-            if reason is not None:
-                raise BuildError(f"build: no {wanted} for {name}: {reason}.")
-        specs = ahead.kernel_specs(dtypes, implementations, name)
-        if implementations is None:
-            specs += grouped.group_specs(dtypes, name)
-            specs += group_offsets.offset_specs(dtypes, name)
-            specs += ahead.complex_specs(dtypes)
-        tasks += [(spec, name) for spec in specs]
-    return tasks
-
-
-def cache_info() -> compiler.CacheInfo:
-    """Report the directory of the kernel cache, and the kernels in it."""
-    return compiler.kernel_store().info()
-
-
-def clear_cache() -> int:
-    """Remove every built kernel from the cache and return the number of them."""
-    from dxgemm.lower import group_offsets, grouped
-
-    clear_routes()
-    grouped.forget_launches()
-    group_offsets.forget_launches()
-    return compiler.clear_kernels()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
 NONE: Mapping[str, Any] = MappingProxyType({})
+Failure = tuple[Candidate, BuildError | MissingPackageError]
 
 
 class Computation(NamedTuple):
@@ -87,6 +88,8 @@ class Decision(NamedTuple):
 def computation_of(resolved: Resolved, problem: Problem) -> Computation:
     """Computation of a resolved call, or of a piece of it."""
     computation, copies = _computation_of(resolved, problem), resolved.copies
+    if not copies:
+        return computation
     if computation.asked.is_transposed != problem.is_transposed:
         copies = tuple(copy.exchanged() for copy in copies)
     return computation._replace(copies=copies)
@@ -209,23 +212,24 @@ def _bind_first(resolved: Resolved, computation: Computation) -> Decision:
     """
     device = resolved.device
 
-    def in_turn() -> Iterator[Candidate]:
-        yield _choose(resolved, computation)
-        ranking = rank_asked(computation.product, device, computation.kernel)
-        yield from ranking.candidates[1:]
-
-    failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
-    for candidate in in_turn():
+    waiting, failures = [_choose(resolved, computation)], list[Failure]()
+    while waiting:
+        candidate = waiting.pop(0)
         try:
             program = lower(computation, candidate, device)
             launch = program.bind(device.arch, resolved.ordinal)
         except (BuildError, MissingPackageError) as error:
+            if not failures:
+                ranking = rank_asked(computation.product, device, computation.kernel)
+                waiting = [*ranking.candidates[1:]]
             failures.append((candidate, error))
             logger.info("gemm: not by %s: %s", candidate, error)
             continue
         for failed, reason in failures:
             text = f"gemm: {candidate} takes the place of {failed}: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
+        if not failures:
+            return Decision(computation, candidate, program, launch)
         reasons = {failed.implementation.name: f"not built: {why}" for failed, why in failures}
         return Decision(computation, candidate, program, launch, reasons)
     last_error = failures[-1][1]

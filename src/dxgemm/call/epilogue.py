@@ -25,7 +25,7 @@ from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, changed
 from dxgemm.runtime.arrays import Library, libraries
 from dxgemm.runtime.exports import launch_stream, taken
 
@@ -209,10 +209,10 @@ def fuse(
     stages = shape.stages[shape.inner is not None :]
     fusion = Fusion(stages, tuple(operands), problem.is_transposed, inner=shape.inner)
     if shape.reduction is None:
-        return replace(problem, epilogue=fusion), tuple(enumerate(strides))
+        return changed(problem, epilogue=fusion), tuple(enumerate(strides))
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
     fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
-    problem = replace(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
+    problem = changed(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
     return problem, tuple(enumerate(strides))
 
 

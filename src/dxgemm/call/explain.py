@@ -17,7 +17,7 @@ from dxgemm.choice.batch_invariant import (
 )
 from dxgemm.choice.byte_products import predicted_us
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.model import filled_share
+from dxgemm.choice.problem_facts import filled_share
 from dxgemm.choice.selection import Ranking, speeds_from
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import named_in_errors

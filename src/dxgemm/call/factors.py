@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.route import Route, scalar_range
+from dxgemm.call.route import LARGEST, Route, scalar_range
 from dxgemm.errors import ScalarError, shown
 from dxgemm.problem.problem import Problem
 
 EXACT_INTEGERS = 2.0**53  # below which float64 holds all of them
-LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 
 def real_number(name: str, value: Any) -> float | int:

@@ -83,7 +83,8 @@ def resolve(asked: Asked) -> Resolved:
             options that no kernel computes.
     """
     layouts, epilogue = asked.layouts, asked.epilogue
-    if asked.is_complex and epilogue is not None and epilogue.inner is None:
+    is_complex, is_invariant = asked.is_complex, asked.is_invariant
+    if is_complex and epilogue is not None and epilogue.inner is None:
         epilogue = complex_epilogue(epilogue)
         asked = asked._replace(epilogue=epilogue)
     problem, shape = define_problem(
@@ -97,9 +98,9 @@ def resolve(asked: Asked) -> Resolved:
         result=asked.result,
         takes_complex=True,
     )
-    if asked.is_invariant:
+    if is_invariant:
         problem = for_any_rows(problem)
-    if asked.is_complex:
+    if is_complex:
         check_complex(problem, asked)
     results: dict[str, tuple[tuple[int, ...], str]] = {}
     if epilogue is not None:
@@ -114,7 +115,7 @@ def resolve(asked: Asked) -> Resolved:
     strides: OperandStrides = ()
     if epilogue is not None:
         problem, strides = fuse(problem, epilogue, layouts, None if flat is None else shape[-2])
-    problem, copies = clean(problem, asked.triangular, keeps_ranges=not asked.is_invariant)
+    problem, copies = clean(problem, asked.triangular, keeps_ranges=not is_invariant)
     pieces = pieces_of(problem, is_symmetric=asked.is_symmetric)
     if pieces and copies:
         raise UnsupportedProblemError(
@@ -123,21 +124,21 @@ def resolve(asked: Asked) -> Resolved:
         )
     on_host: tuple[str, ...] = ()
     if not simulator_enabled():
-        on_host = tuple(name for name, layout in layouts.items() if layout.device == HOST)
+        on_host = tuple([name for name, layout in layouts.items() if layout.device == HOST])
     return Resolved(
         asked, problem, shape, ordinal, device, results, strides, copies, pieces, on_host
     )
 
 
 def _find_ordinal(layouts: Mapping[str, Layout]) -> int:
-    """Ordinal of the operands' GPU, 0 if all are in host memory."""
-    on_device = {layout.device for layout in layouts.values()} - {HOST}
-    if simulator_enabled() and on_device:
+    """Ordinal of the operands' GPU, 0 if all are in host memory; they are on one at most."""
+    ordinal = max([layout.device for layout in layouts.values()])
+    if simulator_enabled() and ordinal != HOST:
         raise DeviceMismatchError(
-            f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set: "
+            f"gemm: an operand is on GPU {ordinal}, but NUMBA_ENABLE_CUDASIM is set: "
             "the simulator runs on host memory; pass NumPy arrays, or unset the variable."
         )
-    return on_device.pop() if on_device else 0
+    return max(ordinal, 0)
 
 
 def _check_epilogue(

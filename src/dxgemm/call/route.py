@@ -8,7 +8,6 @@ of that with one dictionary look-up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import DEBUG
 from typing import Any, NamedTuple, get_args
@@ -36,6 +35,10 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.host import device_copy_layout
+
+# Largest number of each dtype of alpha and beta.
+LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
+CONJUGATES = get_args(Conjugate)
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
@@ -211,9 +214,11 @@ def clear_routes() -> None:
 def route_of_layouts(asked: Asked) -> Route:
     """Find or make the route of operands given by their layouts, of any library."""
     key = asked.key
-    with suppress(Exception):  # of a new key; or of an argument without a hash, which is refused
-        return routes[key]
-    return _remember(key, _new_route(resolve(asked)))
+    try:
+        route = routes.get(key)
+    except Exception:  # of an argument without a hash, which is refused
+        route = None
+    return route or _remember(key, _new_route(resolve(asked)))
 
 
 def _new_route(resolved: Resolved) -> Route:
@@ -271,8 +276,9 @@ def _near(resolved: Resolved, reads_separate_c: bool) -> tuple[int, ...]:
     target = layouts.get("out") or (None if resolved.asked.is_reduced else layouts.get("c"))
     a, b = (layouts["a"], layouts["b"]) if problem.k else (None, None)
     c = layouts["c"] if reads_separate_c else None
-    ranges = _overlap_range(a, target) + _overlap_range(b, target) + _overlap_range(c, target)
-    return bits, c_bits, *ranges
+    target_extent = None if target is None else byte_extent(target)
+    ranges = [_overlap_range(operand, target_extent) for operand in (a, b, c)]
+    return bits, c_bits, *ranges[0], *ranges[1], *ranges[2]
 
 
 def _epilogue_near(
@@ -290,7 +296,7 @@ def _epilogue_near(
     if "c" not in target and not reads_separate_c:
         used.pop("c", None)
     return tuple(
-        (names.index(name), names.index(other), *_overlap_range(layout, layouts[name]))
+        (names.index(name), names.index(other), *_overlap_range(layout, byte_extent(layouts[name])))
         for name in written
         for other, layout in used.items()
         if other != name
@@ -299,12 +305,11 @@ def _epilogue_near(
     )
 
 
-def _overlap_range(operand: Layout | None, target: Layout | None) -> tuple[int, int]:
+def _overlap_range(operand: Layout | None, target: tuple[int, int] | None) -> tuple[int, int]:
     if operand is None or target is None:
         return 0, 0  # never read, or newly allocated
     first, end = byte_extent(operand)
-    target_first, target_end = byte_extent(target)
-    return target_first - end, target_end - first
+    return target[0] - end, target[1] - first
 
 
 def scalar_range(problem: Problem) -> tuple[float, float]:
@@ -313,7 +318,7 @@ def scalar_range(problem: Problem) -> tuple[float, float]:
     Those of operands of 8 and 16 bits are int32, whatever the result.
     """
     if not problem.is_integer:
-        most = float(np.finfo(problem.scalar_dtype).max)
+        most = LARGEST[problem.scalar_dtype]
         return -most, most
     if problem.out_dtype == "bool":
         return 0, 1
@@ -345,7 +350,7 @@ def make_route(key: RouteKey) -> Route:
         layouts[name] = transposed(layouts[name])
         if layouts[name].dtype in COMPLEX_PARTS:  # a @ a.conj().T is Hermitian
             layouts[name] = conjugated(layouts[name])
-    for name in check_name("conjugate", key.conjugate, get_args(Conjugate), SettingError):
+    for name in check_name("conjugate", key.conjugate, CONJUGATES, SettingError):
         layouts[name] = conjugated(layouts[name])
     epilogue = None if key.epilogue is None else key.epilogue[0]
     triangular = None if key.triangular is None else check_triangular(key.triangular)
@@ -359,7 +364,7 @@ def make_route(key: RouteKey) -> Route:
             error.name_call(**symmetry.names)
         raise
     libraries = {name: library for name, (library, _, _) in arrays.items()}
-    doubtful = tuple(n for n, (library, own_key, _) in arrays.items() if library.doubts(own_key))
+    doubtful = tuple([n for n, (library, own_key, _) in arrays.items() if library.doubts(own_key)])
     return _remember(key, shared.for_libraries(libraries, doubtful))
 
 

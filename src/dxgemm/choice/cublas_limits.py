@@ -20,6 +20,8 @@ def supports(problem: Problem) -> str | None:
         return "cuBLAS adds to C in place: out= cannot differ from c where beta is not zero"
     if max(problem.m, problem.n, problem.k, problem.batch) > INT32_MAX:
         return "cuBLAS counts in 32 bits"
+    if problem.is_empty:
+        return None  # nothing is launched: its operands may lie anyhow
     for name, strides, rows, cols in operands_of(problem):
         if leading_dimension(strides, rows, cols) is None:
             return (

@@ -5,9 +5,8 @@ Kernel files are imported when first needed, numba never.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
 from importlib import import_module
@@ -86,7 +85,7 @@ LIBRARY = Kernel(
 
 
 @dataclass(frozen=True, eq=False)
-class Implementation(ABC):
+class Implementation:
     """Registered kernel, or library, that computes GEMMs; objects are compared by identity.
 
     Attributes:
@@ -98,6 +97,8 @@ class Implementation(ABC):
             want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
         stand_in: kernel whose measurements stand in for those that it lacks; "" for none.
+        needs: precision that its products are permitted by, or the begin of its name, by the dtype
+            of a and b; of other dtypes it computes the own arithmetic.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Implementation(ABC):
     candidate_before: int = 0
     rung: int | None = None
     stand_in: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     # Arithmetic of tensor cores by the dtype of a and b, as `DeviceFacts.tensor_tflops` names it.
     units: ClassVar[Mapping[str, str]] = TENSOR
@@ -147,9 +149,9 @@ class Implementation(ABC):
         """Problem that the kernel computes: with aligned copies of the operands that need one."""
         return problem.aligned if self.kernel.copies_operands else problem
 
-    @abstractmethod
     def supports(self, problem: Problem) -> str | None:
         """Reason why this implementation cannot compute the problem; None if it can."""
+        raise NotImplementedError
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
@@ -167,13 +169,13 @@ class Implementation(ABC):
         """Reason why the installed toolkit may not build its kernels; None if it may."""
         return None
 
-    @abstractmethod
     def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         """All configs, or those for a dtype, largest tile first.
 
         The simulator has configs of its own; without an architecture they are the result if it is
         enabled. The result is (None,) for an implementation without configs.
         """
+        raise NotImplementedError
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
+from dxgemm.problem.problem import Problem, changed, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 ADDED = ("float32", "float64")  # dtypes of the sums of slices
@@ -58,7 +57,7 @@ class Candidate(NamedTuple):
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
         if problem.k_ranges and not self.skips_zeros(problem):
-            part = replace(part, k_ranges="")
+            part = changed(part, k_ranges="")
         if problem.triangle:
             part = triangular(part, self.triangle)
         return sliced_problem(part, self.slices) if self.uses_workspace else part
@@ -88,7 +87,7 @@ def triangular(problem: Problem, path: str) -> Problem:
     """
     triangle = problem.triangle if path == "half" else ""
     triangle = "both" if triangle == "either" else triangle
-    return replace(problem, triangle=triangle, adds_transpose=False)
+    return changed(problem, triangle=triangle, adds_transpose=False)
 
 
 def skips_zeros(implementation: Implementation, problem: Problem) -> bool:
@@ -131,14 +130,14 @@ def config_fault(implementation: Implementation, config: Any, problem: Problem) 
     """Reason why a config does not suit the mask, the inner function or the scales; or None."""
     if not implementation.kernel.fits(config, problem):
         return "has tiles that are too wide for its scales of blocks"
-    inner, block = problem.inner, problem.mask_block
-    if inner is not None and inner.parts > 1:
+    parts, block = problem.inner_parts, problem.mask_block
+    if parts > 1:
         if config.cluster > 1:
             return "adds up sums over a cluster, and no totals of several numbers"
         total_bytes = config.accumulator_bytes(problem.dtype)
         is_large = total_bytes > FEW_TOTALS * ITEM_SIZES[problem.scalar_dtype]
-        if is_large and inner.parts * total_bytes > MOST_TOTAL_BYTES:
-            return f"has too large thread tiles for totals of {inner.parts} numbers"
+        if is_large and parts * total_bytes > MOST_TOTAL_BYTES:
+            return f"has too large thread tiles for totals of {parts} numbers"
     if not block:
         return None
     # Blocks of a cluster that have a tile each would wait for one that has returned.
@@ -154,34 +153,50 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     if problem.triangle:
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
-    considered = _automatic_kernels(problem.dtype, device)
-    is_special = problem.is_quantised or problem.is_widened or problem.modulus
-    is_special = is_special or problem.has_block_scales or problem.inner is not None
-    if problem.takes_pairs or problem.mask_block or is_special:
-        considered = tuple((kernel, kernel.supports) for kernel, _ in considered)
+    considered = considered_kernels(problem, device)
     if problem.reduction is None:
-        return [kernel for kernel, refuses in considered if refuses(problem) is None]
+        return [kernel for kernel, refuses in considered.items() if refuses(problem) is None]
     return [
         kernel
-        for kernel, refuses in considered
+        for kernel, refuses in considered.items()
         if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
     ]
 
 
+def is_plain(problem: Problem) -> bool:
+    """True if every kernel of the dtype stores such a result, of sums of products."""
+    if problem.epilogue is None and not problem.is_integer:
+        return not problem.is_quantised
+    is_stored = not (problem.is_quantised or problem.is_widened or problem.takes_pairs)
+    is_summed = not (problem.modulus or problem.has_block_scales or problem.inner)
+    return is_stored and is_summed and not problem.mask_block
+
+
+Considered = Mapping[Implementation, Callable[[Problem], str | None]]
+
+
+def considered_kernels(problem: Problem, device: DeviceFacts) -> Considered:
+    """Kernels of a problem's dtype and precision, and functions that say why they refuse it."""
+    precision = None if problem.is_integer else problem.precision
+    considered = _automatic_kernels(problem.dtype, precision, device)
+    if is_plain(problem):
+        return considered
+    return {kernel: kernel.supports for kernel in considered}
+
+
 @cache
-def _automatic_kernels(
-    dtype: str, device: DeviceFacts
-) -> tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]:
+def _automatic_kernels(dtype: str, precision: str | None, device: DeviceFacts) -> Considered:
     """Kernels that have configs for a dtype and run on a device, with their `refuses`.
 
     The list is cached because every new shape needs it.
     """
-    return tuple(
-        (i, i.refuses)
+    return {
+        i: i.refuses
         for i in IMPLEMENTATIONS
         if i.is_own and i.is_automatic(device.arch) and i.runs_on(device.arch) is None
         if fitting_configs(i, dtype, device)
-    )
+        if (precision or "").startswith(i.needs.get(dtype, ""))
+    }
 
 
 def _part(implementation: Implementation, problem: Problem) -> Problem:
@@ -242,10 +257,15 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    has_parts = problem.inner is not None and problem.inner.parts > 1
-    is_whole = problem.takes_pairs or problem.mask_block or problem.has_block_scales
-    return is_added and not (is_whole or has_parts)
+    if problem.scalar_dtype not in ADDED:
+        return False
+    return problem.epilogue is None or not (
+        problem.reduction is not None
+        or problem.takes_pairs
+        or problem.mask_block
+        or problem.has_block_scales
+        or problem.inner_parts > 1
+    )
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

@@ -18,6 +18,8 @@ from dxgemm.choice.implementation import (
     TmaPipelined,
 )
 from dxgemm.errors import UnknownImplementationError, shown
+from dxgemm.handwritten.parts.operands import FLOAT8
+from dxgemm.problem.dtypes import EMULATED, FAST
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Rung("naive", "one thread an element, down the columns", rung=1),
@@ -44,8 +46,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "float32 as TF32 on tensor cores, mma.sync",
         tensor=MMA_SYNC,
         rung=13,
+        needs={"float32": "tf32"},
     ),
-    Handwritten("wgmma", "TMA and warpgroup multiplication of Hopper", tensor=WGMMA, rung=14),
+    Handwritten(
+        "wgmma",
+        "TMA and warpgroup multiplication of Hopper",
+        tensor=WGMMA,
+        rung=14,
+        needs={"float32": "tf32"} | dict.fromkeys(FLOAT8, FAST),
+    ),
     Handwritten(
         "wgmma_float8",
         "float8 by wgmma, with sums promoted to float32 and scales of blocks",
@@ -77,21 +86,25 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
         tensor=WGMMA,
+        needs={"float32": EMULATED},
     ),
     EmulatedProduct(
         "emulated_float32_tile",
         "float32 as sums of float16 parts on tensor cores, mma.sync",
         tensor=MMA_SYNC,
+        needs={"float32": EMULATED},
     ),
     EmulatedProduct(
         "emulated_float64",
         "float64 as integers by their residues on Hopper's tensor cores",
         tensor=WGMMA,
+        needs={"float64": EMULATED},
     ),
     EmulatedProduct(
         "emulated_float64_tile",
         "float64 as integers by their residues on tensor cores, mma.sync",
         tensor=MMA_SYNC,
+        needs={"float64": EMULATED},
     ),
     Handwritten(
         "tensor_tile",

@@ -14,31 +14,36 @@ from math import log2
 
 import numpy as np
 
-from dxgemm.choice.model import Asked, Columns, Schedule
+from dxgemm.choice.columns import Columns
+from dxgemm.choice.model import Schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.tables import CANDIDATE_FEATURES, FEATURES, PROBLEM_FEATURES
 
 # Limits of what was measured: features are clipped to them, and the correction to exp(MOST).
-LARGEST, MOST_TILES_PER_SM, LONGEST_TAIL = 16384, 2048, 4.0
-MOST = 0.4
+# Those of arrays are arrays themselves, of no dimensions, with which NumPy computes quicker.
+LARGEST, MOST = 16384, 0.4
+MOST_TILES_PER_SM, LONGEST_TAIL = np.array(2048.0), np.array(4.0)
+LEAST_EXPONENT, MOST_EXPONENT = np.array(-MOST), np.array(MOST)
+ONES = np.ones(len(CANDIDATE_FEATURES))
 
 # Sizes and alignments count as powers of two, in units that make features about as large as 1.
-UNIT = 8.0
+UNIT, PER_UNIT = 8.0, np.array(1 / 8.0)
 
 
-def problem_features(asked: Asked) -> np.ndarray:
+def problem_features(facts: ProblemFacts) -> np.ndarray:
     """Features of one problem that all candidates share, in the order of `PROBLEM_FEATURES`."""
-    m, n, k = (log2(min(max(size, 1), LARGEST)) / UNIT for size in (asked.m, asked.n, asked.k))
-    batch = log2(asked.batch) / UNIT
+    kind, batch = facts.kind, log2(facts.batch) / UNIT
+    m, n, k = [log2(min(max(size, 1.0), LARGEST)) / UNIT for size in facts[:3]]
     return np.array(
         (
             *(1.0, m, n, k, batch, m * m, n * n, k * k, batch * batch),
-            *(log2(asked.moduli), asked.misaligned, asked.a_is_col, asked.b_is_col),
-            *(asked.has_epilogue, log2(asked.a_alignment) / UNIT, log2(asked.b_alignment) / UNIT),
+            *(log2(facts.moduli), kind.misaligned, kind.a_is_col, kind.b_is_col),
+            *(kind.has_epilogue, log2(kind.a_alignment) / UNIT, log2(kind.b_alignment) / UNIT),
         )
     )
 
 
-def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
+def candidate_features(plan: Schedule) -> np.ndarray:
     """Features of each candidate, in the order of `CANDIDATE_FEATURES`, as arrays like `predict`'s.
 
     They are base-2 logarithms of the tiles of the busiest SM, of the cost of an uneven distribution
@@ -46,12 +51,14 @@ def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
     """
     tiles_per_sm = plan.tiles_per_sm
     features = np.empty((len(CANDIDATE_FEATURES), *tiles_per_sm.shape))
-    features[0] = np.minimum(tiles_per_sm, MOST_TILES_PER_SM)
-    features[1] = np.minimum(tiles_per_sm / plan.mean_tiles_per_sm, LONGEST_TAIL)
-    features[2] = plan.waves * columns.resident / tiles_per_sm
-    np.log2(features[:3], out=features[:3])
-    features[0] /= UNIT
-    np.square(features[:3], out=features[3:])
+    rounds, tail, wave_tail, *_ = features
+    np.minimum(tiles_per_sm, MOST_TILES_PER_SM, out=rounds)
+    np.minimum(tiles_per_sm / plan.mean_tiles_per_sm, LONGEST_TAIL, out=tail)
+    np.divide(plan.waves * plan.columns.resident, tiles_per_sm, out=wave_tail)
+    own, squares = features[:3], features[3:]
+    np.log2(own, out=own)
+    np.multiply(rounds, PER_UNIT, out=rounds)
+    np.square(own, out=squares)
     return features
 
 
@@ -80,8 +87,8 @@ class Residual:
         """Weights of some of the candidates."""
         return Residual(self.shared[places], self.own[:, places])
 
-    def factors(self, asked: Asked, columns: Columns, plan: Schedule) -> np.ndarray:
+    def factors(self, facts: ProblemFacts, plan: Schedule) -> np.ndarray:
         """Factors that correct the predicted time of each candidate for a problem."""
-        exponents = self.shared @ problem_features(asked)
-        exponents += np.add.reduce(self.own * candidate_features(columns, plan), axis=0)
-        return np.exp(np.minimum(np.maximum(exponents, -MOST), MOST))
+        exponents = self.shared.dot(problem_features(facts))
+        exponents += ONES.dot(self.own * candidate_features(plan))
+        return np.exp(np.minimum(np.maximum(exponents, LEAST_EXPONENT), MOST_EXPONENT))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.choice.columns import Columns, Row, resident_blocks
 from dxgemm.choice.implementation import Implementation, misfit
 from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     config_fault,
+    considered_kernels,
     exclusion,
     fits_config,
     fitting_configs,
+    is_plain,
     is_sliceable,
     legal_kernels,
     reduction_paths,
@@ -25,16 +28,8 @@ from dxgemm.choice.legality import (
     triangle_paths,
     triangular,
 )
-from dxgemm.choice.model import (
-    Asked,
-    Columns,
-    Row,
-    folding_us,
-    predict,
-    reducing_us,
-    resident_blocks,
-    schedule,
-)
+from dxgemm.choice.model import folding_us, predict, reducing_us, schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
@@ -79,7 +74,8 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    return best_of(problem, device, _fitting_kernels(problem, device))
+    found = _first_that_supports(problem, device)
+    return found or best_of(problem, device, _fitting_kernels(problem, device))
 
 
 def rank(
@@ -119,9 +115,9 @@ class Times:
 
     Attributes:
         columns: the candidates.
-        slices: number of split-K slices, one for each candidate or one for all.
-        model_us: times by the model alone; infinite for a split-K candidate with a single slice.
-        us: times corrected by measurements.
+        slices: number of split-K slices of each candidate; not an array if all have one.
+        us: times by the model, corrected by measurements; infinite for a split-K candidate with a
+            single slice.
         stores_matrix: True if a reduction is unfused.
         triangle: path to a symmetric result, see `Candidate.triangle`.
         is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
@@ -129,7 +125,6 @@ class Times:
 
     columns: Columns
     slices: Any
-    model_us: np.ndarray
     us: np.ndarray
     stores_matrix: bool = False
     triangle: str = "whole"
@@ -138,7 +133,7 @@ class Times:
     def candidate(self, place: int) -> Candidate:
         """Candidate of a row, with its time."""
         row, us = self.columns.rows[place], float(self.us[place])
-        slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
+        slices = int(self.slices[place]) if type(self.slices) is np.ndarray else 1
         note = ""
         if self.is_simulated:
             note = "with barriers" if us else "without barriers, which the simulator is slow at"
@@ -202,6 +197,25 @@ def best_of(
     return bests[0] if len(bests) == 1 else min(bests, key=_time_of)
 
 
+def _first_that_supports(problem: Problem, device: DeviceFacts) -> Candidate | None:
+    """`best_of` all legal kernels of a plain problem, few of which are asked; None of others.
+
+    Kernels are timed first, and then asked from the quickest on whether they support the problem.
+    """
+    is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
+    if is_large or problem.triangle or problem.reduction is not None or not is_plain(problem):
+        return None
+    refuses = considered_kernels(problem, device)
+    times = _time(problem, device, refuses, None, is_sliceable(problem))
+    for _ in refuses:
+        place = int(times.us.argmin())
+        kernel = times.columns.rows[place].implementation
+        if refuses[kernel](problem) is None:
+            return times.candidate(place)
+        times.us[times.columns.places[kernel]] = np.inf
+    return None
+
+
 def _time_of(candidate: Candidate) -> float:
     return candidate.us or 0.0
 
@@ -231,15 +245,19 @@ def _fitting_kernels(problem: Problem, device: DeviceFacts) -> list[Implementati
 def _time(
     problem: Problem,
     device: DeviceFacts,
-    implementations: Sequence[Implementation],
+    implementations: Iterable[Implementation],
     only: tuple[Any, int] | None,
     may_slice: bool,
 ) -> Times:
-    columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
+    kernels = tuple(implementations)
+    columns, residual = _candidates(problem.dtype, device, kernels, may_slice)
+    if may_slice and not columns.may_slice(problem.k, problem.batch * problem.m * problem.n):
+        columns, residual = _candidates(problem.dtype, device, kernels, False)
     config, given_slices = only or (None, None)
     is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
-    has_parts = problem.inner is not None and problem.inner.parts > 1
-    is_special = problem.mask_block or problem.has_block_scales or has_parts
+    is_special = problem.epilogue is not None and (
+        problem.mask_block or problem.has_block_scales or problem.inner_parts > 1
+    )
     if only is not None or is_special or is_large:
         few = [
             place
@@ -255,16 +273,13 @@ def _time(
         residual = residual.take(few) if residual else None
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
-        return Times(columns, 1, waits, waits, is_simulated=True)
-    asked = Asked.of(problem)
-    plan = schedule(columns, asked, given_slices)
-    model_us = predict(columns, asked, plan)
-    if columns.has_slices:
-        model_us[(columns.fill > 0) & (plan.slices == 1)] = np.inf
-    us = model_us
+        return Times(columns, 1, waits, is_simulated=True)
+    facts = ProblemFacts.of(problem)
+    plan = schedule(columns, facts, given_slices)
+    us = predict(facts, plan)
     if residual is not None:
-        us = model_us * residual.factors(asked, columns, plan)
-    return Times(columns, plan.slices, model_us, us)
+        us *= residual.factors(facts, plan)
+    return Times(columns, plan.slices, us)
 
 
 @cache

@@ -70,14 +70,15 @@ def lower_product(
             return native_program(problem, config)
         return lower_emulated(implementation, problem, config, device)
     assert isinstance(implementation, KernelFile)
-    computed = implementation.computed(problem)
+    computed, kernel = implementation.computed(problem), implementation.kernel
+    has_more_tiles = kernel.is_persistent or kernel.tile_count is not None
     product = Step(
         implementation.spec_for(config, problem),
         computed,
         implementation.block_count(config, problem, device.sm_count),
         operands=parameters(problem.epilogue),
-        maps=implementation.kernel.tensor_maps(config, computed),
-        tiles=implementation.tile_count(config, problem),
+        maps=kernel.tensor_maps(config, computed),
+        tiles=implementation.tile_count(config, problem) if has_more_tiles else 0,
     )
     return with_copies(problem, computed, Program((product,)))
 

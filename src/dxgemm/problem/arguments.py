@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Literal, SupportsComplex, SupportsFloat, get_args
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import Any, Literal, ParamSpec, SupportsComplex, SupportsFloat, TypeVar, get_args
 
 import numpy as np
 
@@ -22,6 +24,35 @@ Precision = Literal[
     "emulated14", "emulated15", "emulated16", "emulated17", "emulated18", "emulated19",
     "emulated20",
 ]  # fmt: skip
+
+KEYWORD_ONLY = inspect.Parameter.KEYWORD_ONLY
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def with_arguments_of(
+    function: Callable[_P, object],
+) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
+    """Give a function the signature of another one, for its callers and for type checkers."""
+    signature = inspect.signature(function)
+    by_name = {name for name, entry in signature.parameters.items() if entry.kind == KEYWORD_ONLY}
+    counts = range(2, len(signature.parameters) - len(by_name) + 1)
+
+    def decorate(own: Callable[..., _R]) -> Callable[_P, _R]:
+        @wraps(own)
+        def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+            if len(arguments) not in counts or options.keys() - by_name:  # `bind` takes long
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise TypeError(f"{own.__name__}(): {error}") from None
+            return own(*arguments, **options)
+
+        returned = inspect.signature(own).return_annotation
+        call.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -23,7 +23,7 @@ from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides, copied_step
-from dxgemm.problem.problem import EXCHANGE, MOST_FLATTENED_ROWS, Problem, exchanged
+from dxgemm.problem.problem import EXCHANGE, MOST_FLATTENED_ROWS, Problem, changed, exchanged
 
 # Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
 START_BYTES = 2**23
@@ -155,7 +155,7 @@ def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
     """
     epilogue = with_parts_of_beta(problem.epilogue, problem.dtype)
     names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
-    product = replace(problem, epilogue=epilogue, conjugates=names)
+    product = changed(problem, epilogue=epilogue, conjugates=names)
     return ComplexForm(problem, product, conjugates, {})
 
 

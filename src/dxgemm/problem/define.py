@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from dxgemm.errors import (
@@ -156,9 +157,9 @@ def define_problem(
     """
     named = {"a": a, "b": b, "c": c, "out": out}
     present = {name: layout for name, layout in named.items() if layout is not None}
-    dtypes = {name: layout.dtype for name, layout in present.items()}
     has_functions, is_reduced, reduced_axis, takes_pairs, is_real, is_rounded = result
     is_real = is_real and a.dtype in COMPLEX_PARTS
+    dtypes = tuple([(name, layout.dtype) for name, layout in present.items()])
     if is_real:
         dtype = _check_real_result(dtypes, is_reduced)
     else:
@@ -219,11 +220,13 @@ def define_problem(
     return oriented(problem), result_shape
 
 
+@cache
 def _check_dtypes(
-    dtypes: dict[str, str], has_functions: bool = False, takes_complex: bool = False
+    named: tuple[tuple[str, str], ...], has_functions: bool = False, takes_complex: bool = False
 ) -> str:
-    """Check the operands' dtypes against each other; returns that of the product."""
-    for name, dtype in dtypes.items():
+    """Check the operands' dtypes, by name, against each other; returns that of the product."""
+    dtypes = dict(named)
+    for name, dtype in named:
         supported = OPERAND_DTYPES
         if takes_complex:
             supported += (*COMPLEX_PARTS,)
@@ -253,10 +256,11 @@ def _check_dtypes(
     raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
 
 
-def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> str:
+def _check_real_result(named: tuple[tuple[str, str], ...], is_reduced: bool) -> str:
     """`_check_dtypes` of a call whose epilogue makes real numbers of complex ones."""
+    dtypes = dict(named)
     out = dtypes.pop("out", None)
-    product = _check_dtypes(dtypes, takes_complex=True)
+    product = _check_dtypes(tuple(dtypes.items()), takes_complex=True)
     real = COMPLEX_PARTS[dtypes["a"]]
     if out not in (None, real):
         raise DtypeError(
@@ -300,8 +304,11 @@ def check_precision(precision: Any, dtype: str) -> None:
 def _check_shapes(
     operands: dict[str, Layout], takes_pairs: bool = False
 ) -> tuple[int, int, int, tuple[int, ...]]:
+    batches = {}
     for name, layout in operands.items():
-        if len(layout.shape) not in (2, 3):
+        if len(layout.shape) == 3:
+            batches[name] = layout.shape[0]
+        elif len(layout.shape) != 2:
             raise ShapeError(
                 f"gemm: <{name}> has {len(layout.shape)} dimensions, shape {layout.shape}; it must "
                 "be 2-D (a matrix) or 3-D (a batch of matrices)."
@@ -320,7 +327,6 @@ def _check_shapes(
             "in pairs; <b> must have an even number of columns."
         )
     product_shape: tuple[int, ...] = (m, n)
-    batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
     if batches:
         sizes = {size for size in batches.values() if size != 1} or {1}
         if len(sizes) > 1:

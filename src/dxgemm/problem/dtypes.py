@@ -140,7 +140,7 @@ def scalar_dtype(dtype: str) -> str:
     """Dtype of alpha and beta, and of the accumulator of floats, by the dtype of a and b."""
     if dtype in PRODUCT_BITS:
         return "int64" if PRODUCT_BITS[dtype] > 16 else "int32"
-    return {"float64": "float64", "complex128": "float64"}.get(dtype, "float32")
+    return "float64" if dtype in ("float64", "complex128") else "float32"
 
 
 def unit_dtype(dtype: str) -> str:

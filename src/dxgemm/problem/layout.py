@@ -48,7 +48,8 @@ class Layout(NamedTuple):
     @property
     def steps(self) -> tuple[int, ...]:
         """Strides in elements."""
-        return tuple([stride // self.item_size for stride in self.strides])
+        size = self.item_size
+        return tuple([stride // size for stride in self.strides])
 
 
 def contiguous_layout(shape: tuple[int, ...], dtype: str, device: int) -> Layout:
@@ -72,9 +73,9 @@ def normalised(layout: Layout) -> Layout:
     of an array without elements.
     """
     shape, strides = layout.shape, layout.strides
-    if all(size > 1 for size in shape):
-        return layout
     is_empty = 0 in shape
+    if not is_empty and 1 not in shape:
+        return layout
     used = tuple(0 if is_empty or size == 1 else step for size, step in zip(shape, strides))
     return layout._replace(strides=used)
 
@@ -145,8 +146,13 @@ def byte_extent(layout: Layout) -> tuple[int, int]:
 
 def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
     """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
-    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+    first = last = 0
+    for size, stride in zip(sizes, strides, strict=True):
+        if stride > 0:
+            last += (size - 1) * stride
+        else:
+            first += (size - 1) * stride
+    return first, last
 
 
 def refuse_misaligned(where: str, layout: Layout) -> None:
@@ -159,17 +165,20 @@ def refuse_misaligned(where: str, layout: Layout) -> None:
     Raises:
         LayoutError: its address or a stride is no multiple.
     """
-    size = layout.item_size
+    size, bits = layout.item_size, layout.alignment
+    for stride in layout.strides:
+        bits |= stride
+    if not bits & (size - 1):  # all are multiples of the size, a power of two
+        return
     if any(stride % size for stride in layout.strides):
         raise LayoutError(
             f"{where} has strides {layout.strides} bytes, which are not multiples of the "
             f"{size}-byte {layout.dtype}; copy it to a contiguous array first."
         )
-    if layout.alignment < size:
-        raise LayoutError(
-            f"{where} starts at an address that is not a multiple of the {size}-byte "
-            f"{layout.dtype}; copy it to an aligned array first."
-        )
+    raise LayoutError(
+        f"{where} starts at an address that is not a multiple of the {size}-byte {layout.dtype}; "
+        "copy it to an aligned array first."
+    )
 
 
 def refuse_unwritable(where: str, layout: Layout) -> None:

@@ -50,9 +50,12 @@ def pieces_of(problem: Problem, is_symmetric: bool = False) -> tuple[Piece, ...]
     Raises:
         UnsupportedProblemError: the result cannot be computed in pieces.
     """
-    steps = dict.fromkeys("mnk", _most_indices(problem)) | {"batch": MOST_MATRICES}
+    most = _most_indices(problem)
+    if max(problem.m, problem.n, problem.k) <= most and problem.batch <= MOST_MATRICES:
+        return ()
+    steps = dict.fromkeys("mnk", most) | {"batch": MOST_MATRICES}
     cut = [name for name, step in steps.items() if getattr(problem, name) > step]
-    if not cut or problem.is_empty:
+    if problem.is_empty:
         return ()
     reason = "a symmetric result is none of it" if is_symmetric else _obstacle(problem, cut)
     if prod(-(-getattr(problem, name) // steps[name]) for name in cut) > MOST_PIECES:

@@ -27,6 +27,7 @@ def require_gpu() -> None:
         )
 
 
+@cache
 def driver_api() -> Any:
     """Driver module of cuda-bindings."""
     try:
@@ -94,10 +95,15 @@ def device_facts(ordinal: int) -> DeviceFacts:
     )
 
 
+_primary_handles: set[int] = set()  # of the primary contexts that this process holds
+
+
 @cache
 def _primary_context(ordinal: int) -> Any:
     """Primary context of a GPU, which this process then holds as long as it lives."""
-    return _call_for_a_gpu("cuDevicePrimaryCtxRetain", ordinal)
+    context = _call_for_a_gpu("cuDevicePrimaryCtxRetain", ordinal)
+    _primary_handles.add(int(context))
+    return context
 
 
 @contextmanager
@@ -143,7 +149,7 @@ def refuse_foreign_context() -> None:
     """
     driver = driver_api()
     error, current = driver.cuCtxGetCurrent()
-    if error or not int(current):
+    if error or not int(current) or int(current) in _primary_handles:
         return
     error, ordinal = driver.cuCtxGetDevice()
     if error:

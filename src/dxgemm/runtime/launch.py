@@ -6,7 +6,6 @@ import ctypes
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -159,6 +158,7 @@ class _Arguments:
         fixed: slice of the arguments that the problem fixes.
         operands, maps: offsets of the epilogue arguments and of the tensor maps.
         pack, pack_operands: functions that write the arguments of a call, and of its epilogue.
+        submit: the driver's launch.
         config: launch configuration for the driver.
         fields: memory of config, as a C struct.
         owner: the launch that wrote the grid and the arguments that its problem fixes.
@@ -175,6 +175,7 @@ class _Arguments:
             is_lasting = problem.epilogue is None or problem.epilogue.is_own
             self.lease = _lease_of((kernel.identity, ordinal), is_lasting)
             _unload_unused()
+        self.submit = submit_on(ordinal)
         of_call, fixed = _formats(problem.scalar_dtype)
         self.pack = of_call.pack_into
         self.operands = of_call.size + fixed.size
@@ -227,12 +228,15 @@ class KernelLaunch:
         self._ordinal = ordinal
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
         self._kernel = kernel
-        self._idle = _Idle()
-        if not is_alone:
-            self._idle = _idle.setdefault((kernel.identity, ordinal), self._idle)
-        arguments: _Arguments | None = None
-        with suppress(IndexError):
-            arguments = self._idle.pop()
+        key = kernel.identity, ordinal
+        shared = None if is_alone else _idle.get(key)
+        if shared is None:
+            shared = _Idle() if is_alone else _idle.setdefault(key, _Idle())
+        self._idle = shared
+        try:
+            arguments = shared.pop()
+        except IndexError:
+            arguments = None
         arguments = arguments or self._new_arguments()
         # Copied to attributes of this object, because each call reads them.
         self._pack, self._function = arguments.pack, arguments.function
@@ -240,7 +244,7 @@ class KernelLaunch:
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._idle.append(arguments)
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        self._submit = submit_on(ordinal)
+        self._submit = arguments.submit
 
     def __call__(self, call: Call, stream: int) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.

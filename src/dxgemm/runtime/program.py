@@ -97,7 +97,7 @@ class Step:
         values: a, b, c, out, alpha and beta of the kernel.
         operands: epilogue arguments of the kernel.
         maps: tensor maps of the operands that the kernel reads by TMA.
-        tiles: tiles of the result, of which a persistent kernel has more than blocks.
+        tiles: tiles of the result, if there may be more than blocks; else 0.
         makes: buffer that depends on one operand alone, so that it may be prepared; "" for others.
         twin: source and buffer of another step, which serves this one too if it has that source.
         when: a number, and True if it must be complex for the step to be run, False if it must not.
@@ -191,7 +191,26 @@ class Program:
         """Bind the kernels, building missing ones."""
         if self.is_one_kernel:
             return self.steps[0].bind(arch, ordinal)
+        if self.is_by_parts:
+            return LaunchByParts(self.steps[0].bind(arch, ordinal))
         return ProgramLaunch(self, arch, ordinal)
+
+
+class LaunchByParts:
+    """Launch of a kernel that takes complex factors by their parts."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def __call__(self, call: Call, stream: int) -> None:
+        self._launch(_by_parts(*call), stream)
+
+    def fixed(self, call: Call) -> Callable[[int], None]:
+        return self._launch.fixed(_by_parts(*call))
+
+
+def _by_parts(a: int, b: int, c: int, out: int, alpha: Any, beta: Any, *operands: Any) -> Call:
+    return (a, b, c, out, alpha.real, alpha.imag, *operands, beta.real, beta.imag)
 
 
 class ProgramLaunch:
@@ -207,8 +226,7 @@ class ProgramLaunch:
 
     def __init__(self, program: Program, arch: str, ordinal: int) -> None:
         """Bind the kernels, building missing ones."""
-        self._ordinal, self._is_by_parts = ordinal, program.is_by_parts
-        self._buffers = program.buffers
+        self._ordinal, self._buffers = ordinal, program.buffers
         counts = any(FALLBACKS in step.operands for step in program.steps)
         self._counters = {FALLBACKS.name: fallback_counter(ordinal).pointer} if counts else {}
         bound: dict[Any, Launch] = {}  # a kernel may be launched for several parts of the operands
@@ -242,12 +260,6 @@ class ProgramLaunch:
         return launch
 
     def __call__(self, call: Call, stream: int) -> None:
-        if self._is_by_parts:  # of small complex matrices, where each microsecond shows
-            a, b, c, out, alpha, beta, *operands = call
-            _, launch = self._bound[0]
-            factors = alpha.real, alpha.imag
-            launch((a, b, c, out, *factors, *operands, beta.real, beta.imag), stream)
-            return
         if self._prepared:
             keep_in_graph(stream, *self._prepared.values())
         with borrowed(self._size, self._ordinal, stream) if self._size else _NO_WORKSPACE as base:

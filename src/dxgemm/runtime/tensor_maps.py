@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import string_at
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -73,25 +74,36 @@ def encode(address: int, tensor_map: TensorMap) -> bytes:
         LaunchError: the driver refused the map.
     """
     driver = driver_api()
-    element, item_bytes = _elements()[tensor_map.element]
+    element, box, modes = _box_of(tensor_map.element, tensor_map.box)
     error, encoded = driver.cuTensorMapEncodeTiled(
         element,
         len(tensor_map.sizes),
         address,
         [driver.cuuint64_t(size) for size in tensor_map.sizes],
         [driver.cuuint64_t(stride) for stride in tensor_map.stride_bytes],
-        [driver.cuuint32_t(extent) for extent in tensor_map.box],
+        box,
         [driver.cuuint32_t(1)] * len(tensor_map.sizes),
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        _swizzles()[tensor_map.box[0] * item_bytes],
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        *modes,
     )
     if error:
         raise LaunchError(
             f"gemm: the driver refused {tensor_map} at address {address:#x}: {error.name}."
         )
-    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+    return string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
+
+
+@cache
+def _box_of(element: str, box: tuple[int, ...]) -> tuple[Any, list[Any], tuple[Any, ...]]:
+    """The driver's type of elements, extents of a box, and modes of its copies."""
+    driver = driver_api()
+    kind, item_bytes = _elements()[element]
+    modes = (
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        _swizzles()[box[0] * item_bytes],
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    return kind, [driver.cuuint32_t(extent) for extent in box], modes
 
 
 @cache

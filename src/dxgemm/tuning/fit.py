@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
+from dxgemm.choice.columns import Columns, Row
+from dxgemm.choice.model import predict, schedule
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.residual import candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, speed_of
 from dxgemm.choice.tables import (
@@ -143,7 +145,7 @@ def fit_dtype(
         MissingPackageError: SciPy is not installed.
     """
     observed = list(observations)
-    asked = Asked.of_all([observation.workload.problem() for observation in observed])
+    facts = ProblemFacts.of_all([observation.workload.problem() for observation in observed])
     rows = all_rows(dtype, device)
     us = np.full((len(observed), len(rows)), np.nan)
     for column, row in enumerate(rows):
@@ -153,24 +155,26 @@ def fit_dtype(
         rows_of[row.implementation.name, row.config].append(column)
     speeds: dict[Key, tuple[Speed, int]] = {}
     of_rows: list[Speed] = [speed_of(row, dtype, known) for row in rows]
-    pooled = _pooled_speeds(rows, of_rows, asked, us, dtype, device)
+    pooled = _pooled_speeds(rows, of_rows, facts, us, dtype, device)
     for (name, config), places in rows_of.items():
         count = int(np.isfinite(us[:, places]).sum())
         speed = pooled.get(name, of_rows[places[0]])
         is_known = known is not None and (dtype, name, str(config)) in known.speeds
         if count >= (FEWEST_KNOWN if is_known and name not in pooled else FEWEST):
             few, prior = [rows[place] for place in places], POOLED if name in pooled else PRIOR
-            speed = fit_speed(few, speed, asked, us[:, places], dtype, device, prior)
+            speed = fit_speed(few, speed, facts, us[:, places], dtype, device, prior)
         if count >= FEWEST or name in pooled:
             speeds[dtype, name, str(config)] = speed, count
         for place in places:
             of_rows[place] = speed
     columns = Columns.of(rows, of_rows, dtype, device)
-    plan = schedule(columns, asked)
-    left = np.log(us / predict(columns, asked, plan))
+    plan = schedule(columns, facts)
+    left = np.log(us / predict(facts, plan))
     left[~np.isfinite(left)] = np.nan
-    shared = np.array([problem_features(Asked.of(one.workload.problem())) for one in observed])
-    own = candidate_features(columns, plan)
+    shared = np.array(
+        [problem_features(ProblemFacts.of(one.workload.problem())) for one in observed]
+    )
+    own = candidate_features(plan)
     likely = another.corrections.get(dtype, {}) if another else {}
     corrections = {row.name: (likely[row.name], 0) for row in rows if row.name in likely}
     rest, none = left.copy(), np.zeros(len(FEATURES))
@@ -194,33 +198,33 @@ def _ridge(features: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _pooled_speeds(
-    rows: list[Row], starts: list[Speed], asked: Asked, us: np.ndarray, dtype: str,
+    rows: list[Row], starts: list[Speed], facts: ProblemFacts, us: np.ndarray, dtype: str,
     device: DeviceFacts,
 ) -> dict[str, Speed]:  # fmt: skip
     """One speed for all configs of each kernel of whose tiles the model knows the costs.
 
     Source: Gelman et al., "Bayesian Data Analysis", 2013, chapter 5, for partial pooling.
     """
-    known_costs = Columns.of(rows, starts, dtype, device).smem_us > 0
+    known_costs = Columns.of(rows, starts, dtype, device).is_persistent > 0
     places_of: dict[str, list[int]] = defaultdict(list)
     for place in np.flatnonzero(known_costs & np.isfinite(us).any(axis=0)):
         places_of[rows[place].implementation.name].append(int(place))
     return {
-        name: fit_speed([rows[p] for p in places], Speed(1.0), asked, us[:, places], dtype, device)
+        name: fit_speed([rows[p] for p in places], Speed(1.0), facts, us[:, places], dtype, device)
         for name, places in places_of.items()
     }
 
 
 def fit_speed(
-    rows: list[Row], start: Speed, asked: Asked, us: np.ndarray, dtype: str, device: DeviceFacts,
-    prior: float = PRIOR,
+    rows: list[Row], start: Speed, facts: ProblemFacts, us: np.ndarray, dtype: str,
+    device: DeviceFacts, prior: float = PRIOR,
 ) -> Speed:  # fmt: skip
     """Fit the speed of one config, or one speed for several.
 
     Args:
         rows: rows of the config, without and with split-K.
         start: prior speed of the config.
-        asked: the problems.
+        facts: the problems.
         us: measured times, a row per problem and a column per entry of rows; NaN for missing ones.
         dtype: dtype of a and b.
         device: the GPU of the measurements.
@@ -237,7 +241,7 @@ def fit_speed(
         ) from error
     is_measured = np.isfinite(us)
     used = is_measured.any(axis=1)
-    few = Asked(*(np.broadcast_to(column, us[:, :1].shape)[used] for column in asked))
+    few = facts.mapped(lambda column: column[used])
     is_measured, logs = is_measured[used], np.log(us[used])
     least, most = (np.log([RANGES[name][end] for name in SPEED_NAMES]) for end in (0, 1))
     begin = np.log([getattr(start, name) for name in SPEED_NAMES]).clip(least, most)
@@ -245,7 +249,7 @@ def fit_speed(
     def residuals(values: Any) -> Any:
         speed = Speed(*np.exp(values))
         columns = Columns.of(rows, [speed] * len(rows), dtype, device)
-        predicted = predict(columns, few, schedule(columns, few))
+        predicted = predict(few, schedule(columns, few))
         errors = (np.log(predicted) - logs)[is_measured]
         return np.concatenate([errors, prior * (values - begin)])
 
