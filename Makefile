@@ -61,7 +61,7 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
-	$(BIN)/python benchmarks/report.py --html build/report.html
+	$(BIN)/python benchmarks/report.py
 
 sanitize: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python tools/sanitize.py $(SANITIZE_ARGS)

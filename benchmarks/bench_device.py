@@ -22,12 +22,12 @@ import dxgemm
 from dxgemm.device.tile import KERNELS
 from dxgemm.errors import WrongResultError
 from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.runtime.device import device_facts
 
 EXAMPLE = import_module("fused_mlp")  # of a folder that rivals.py adds to the path
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
-TILE, GEMM = "tile", "gemm"
-CHAINS = ("chain 64x128", "chain 64x128 wgmma", "chain 128x128 wgmma")
-KEPT = 256  # columns of the middle that a chain has room for
+TILE, IN_TURN, GEMM = "tile", "tiles in turn", "gemm"
+CHAINS = ("chain 64x128 wgmma", "chain 128x128 wgmma", "chain 128x256 wgmma")
 CALLS = "two calls"
 TOLERANCE = {2: 1e-2, 4: 1e-5}  # of a result's norm, by the bytes of an element
 
@@ -66,13 +66,44 @@ def make_product(case: TileCase) -> Any:
 
 def tile_call(case: TileCase, x: Operands) -> Call:
     tile, product = make_product(replace(case, m=0, n=0, k=0))
-    queue = tile.plan(product, tile.blocks(case.m, case.n), x.a, x.b, x.out)
+    return into(x.out, tile.plan(product, tile.blocks(case.m, case.n), x.a, x.b, x.out))
 
+
+def into(out: Any, queue: Call) -> Call:
     def call() -> Any:
         queue()
-        return x.out
+        return out
 
     return call
+
+
+@cache
+def make_in_turn(case: TileCase) -> Any:
+    """The same for blocks that compute several tiles, and fetch the next one while they store."""
+    tile, _ = make_product(case)
+
+    @cuda.jit
+    def in_turn(a, b, tiles, out):
+        m, n = a.shape[0], b.shape[1]
+        acc = tile.accumulator()
+        row, col = tile.origin(m, n)
+        tile.fetch(a, b, row, col)
+        for index in range(cuda.blockIdx.x, tiles, cuda.gridDim.x):
+            tile.multiply(acc, a, b, row, col)
+            old_row, old_col = row, col
+            if index + cuda.gridDim.x < tiles:
+                row, col = tile.origin_of(index + cuda.gridDim.x, m, n)
+                tile.fetch(a, b, row, col)
+            tile.store(acc, out, old_row, old_col)
+
+    return tile, in_turn
+
+
+def in_turn_call(case: TileCase, x: Operands) -> Call:
+    tile, in_turn = make_in_turn(replace(case, m=0, n=0, k=0))
+    tiles = tile.blocks(case.m, case.n)
+    grid = min(tiles, tile.min_blocks * device_facts(0).sm_count)
+    return into(x.out, tile.plan(in_turn, grid, x.a, x.b, tiles, x.out))
 
 
 def gemm_call(case: TileCase, x: Operands) -> dxgemm.Plan:
@@ -96,13 +127,18 @@ def tile_rows() -> list[Row]:
         ("float32", "row_row_row", 128, 128), ("float32", "row_col_row", 128, 64),
         ("float64", "row_row_row", 64, 128), ("float16", "row_row_row", 128, 128),
         ("bfloat16", "row_col_row", 64, 128), ("bfloat16", "row_row_row", 128, 128, "wgmma"),
+        ("bfloat16", "row_row_row", 128, 256, "wgmma"),
+        ("bfloat16", "row_col_row", 128, 256, "wgmma"),
     ]  # fmt: skip
     rows = []
     for dtype, arrangement, *tile in kinds:
         for size in ((4096, 4096, 4096), (1000, 1003, 517)):
             names = ("tile_m", "tile_n", "instruction")
             case = TileCase(dtype, *size, arrangement, **dict(zip(names, tile, strict=False)))
-            rows.append(Row(case, {TILE: tile_call, GEMM: gemm_call}, [TILE]))
+            tiles = (
+                {TILE: tile_call, IN_TURN: in_turn_call} if case.instruction else {TILE: tile_call}
+            )
+            rows.append(Row(case, tiles | {GEMM: gemm_call}, [*tiles]))
     return rows
 
 
@@ -157,7 +193,7 @@ def chain_call(name: str) -> Any:
     options = {"instruction": instruction[0]} if instruction else {}
 
     def make(case: ChainCase, x: Operands) -> Call:
-        tile, mlp = EXAMPLE.make_mlp(case.dtype, m, n, case.k1 if SMOKE else KEPT, **options)
+        tile, mlp = EXAMPLE.make_mlp(case.dtype, m, n, case.k1, **options)
         call: Call = tile.plan(mlp, -(-case.m // tile.m), x.x, x.w1, x.w2, x.out)
         return call
 

@@ -1,4 +1,4 @@
-"""GPU time of what the automatic choice is among, over sizes, arrangements, batches and dtypes.
+"""GPU time of all kernels of the automatic choice, over sizes, layouts, batches and dtypes.
 
 Each implementation takes the config that the dispatcher chooses. The other steps of the ladder have
 a suite of theirs; `naive`, which can be the quickest where m, n or k is a few elements, is among

@@ -2,7 +2,7 @@
 
 `vs_bound` is the time of a product's instructions alone, two per pair of elements, over that of the
 product. `vs_cdist` and `vs_compiled` are the times of `torch.cdist` and of the compiled broadcast
-form over it. That is compiled for any float32 shape, anew for offsets of 64 bits and for another
+form over it. That is compiled for any shape of a dtype, anew for offsets of 64 bits and for another
 order of b, and left out if a kernel takes longer than `COMPILE_S`. With the inner function `l1` the
 nearest column is also found in the same kernel; `vs_plain` is the time of the product over that.
 Results must be exact on small integers. Kernels are built before, by several processes.
@@ -154,7 +154,7 @@ def variants_of(case: InnerCase) -> Variants:
     if case.inner == "l1":
         variants[NEAREST] = nearest
     if not SMOKE:
-        if case.dtype == "float32" and case.batch == 1:
+        if case.batch == 1:
             variants[COMPILED] = compiled
         if FORMS[case.inner][1] is not None and case.dtype in ("float32", "float64"):
             variants[CDIST] = cdist
@@ -217,7 +217,7 @@ def tasks() -> list[tuple[InnerCase, str]]:
 def build_all() -> None:
     """Build the kernels of the suite in parallel processes, which share caches."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # of each process
-    jobs = min(16, os.cpu_count() or 1)
+    jobs = min(8, os.cpu_count() or 1)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         list(pool.map(build, *zip(*tasks(), strict=True)))
 

@@ -26,6 +26,9 @@ FULL_PRECISION = [("float32", None), ("float64", None)]
 REDUCED_PRECISION = [("float32", "tf32"), ("float16", None), ("bfloat16", None)]
 
 SQUARES = [256, 512, 1024, 2048, 4096, 8192]
+# Of few k, in float32, by the top rungs and some before.
+SHORT_RUNGS = ("shared_tile", "thread_tile_2d", "conflict_free", "async_copy")
+SHORT = [(m, n, k) for m in (2048, 4096) for n in (2048, 4096) for k in (512, 1024)]
 # For the top rungs: larger, not square, and no multiple of a tile.
 LARGEST = [(16384, 16384, 16384)]
 RECTANGLES = [(8192, 1024, 4096), (1024, 8192, 512), (2048, 2048, 16384)]
@@ -42,7 +45,7 @@ def list_cases() -> list[Case]:
         for shapes in (squares, others)
         for dtype, precision in kinds
         for shape in shapes
-    ]
+    ] + [Case("float32", *shape) for shape in SHORT]
 
 
 def is_made_for(rung: Any, case: Case) -> bool:
@@ -58,13 +61,15 @@ def is_made_for(rung: Any, case: Case) -> bool:
 
 
 def variants_of(case: Case) -> Groups:
-    """Configs of every rung on a square, of the top rungs on other shapes, and cuBLAS."""
-    is_square = SMOKE or (case.m == case.n == case.k and case.m in SQUARES)
+    """Configs of every rung on squares, of some rungs on other shapes, and cuBLAS."""
+    shape = case.m, case.n, case.k
+    is_square = SMOKE or (len(set(shape)) == 1 and case.m in SQUARES)
+    names = TOP_NAMES + (SHORT_RUNGS if shape in SHORT else ())
     few = 1 if SMOKE else None
     groups = {
         rung.name: {f"{rung.name} {c}": own((rung.name, c)) for c in rung.configs(case.dtype)[:few]}
         for rung in RUNGS
-        if is_made_for(rung, case) and (is_square or rung.name in TOP_NAMES)
+        if is_made_for(rung, case) and (is_square or rung.name in names)
     }
     return groups | {CUBLAS: {CUBLAS: own(CUBLAS)}} if groups else {}
 

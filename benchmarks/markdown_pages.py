@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from charts import charts_of, speed_chart
-from provenance import gpu_slug
+from charts import share_chart, speed_chart
 from reliability_tables import reliability_tables
-from result_files import REPOSITORY, Results, gpu_name, source, sources
+from result_files import REPOSITORY, Results, gpu_name, source
 from tables import (
     LADDER_SIZES,
     TABLES,
@@ -19,15 +17,16 @@ from tables import (
     accuracy_summary,
     kernel_path,
     ladder,
+    markdown,
     pipelines,
     precision_bits,
     rungs,
     speed_table,
-    tables_of,
 )
+from tile_shares import shares
 
 DOCS = REPOSITORY / "docs"
-SPEED_CHART = DOCS / "speed.svg"
+SPEED_CHART, SHARE_CHART = DOCS / "speed.svg", DOCS / "shares.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NO_RESULTS = "No results are committed yet; `python benchmarks/run.py` measures them on a GPU."
 SPEED_TEXT = """\
@@ -35,11 +34,6 @@ Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. The s
 row-major matrices, with the fastest candidate. cuBLAS is slow for row-major int8. *Random* is the
 geometric mean of the automatic choice over random problems with all layouts, thin matrices, batches
 and epilogues."""
-SITE_INTRODUCTION = """# Results
-
-This page is generated from the JSON files in `benchmarks/results/`, which also hold the spread of
-every figure. [How it is measured](benchmarking.md) explains the suites."""
-
 GPUs = list[dict[str, Results]]
 
 
@@ -50,9 +44,12 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "index.md": front_text(gpus, ""),
         DOCS / "cache.md": suite_text(gpus, "build_time"),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
+        DOCS / "drop-in.md": suite_text(gpus, "patch"),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
         DOCS / "fp8.md": markdown(suite_text(gpus, name) for name in ("fp8", "fp8_layers")),
+        DOCS / "integers.md": suite_text(gpus, "integers"),
         DOCS / "device.md": suite_text(gpus, "device"),
+        DOCS / "inner.md": suite_text(gpus, "inner"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),
         DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),
@@ -63,41 +60,6 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
     }
     return {path: replace_between_markers(path.read_text(), of) for path, of in parts.items()}
-
-
-def site_pages(gpus: GPUs) -> dict[str, str]:
-    """Every generated file that only the site has, by its path in docs/: results, and charts."""
-    texts, charts = [SITE_INTRODUCTION], {}
-    for suites in gpus:
-        name = gpu_name(suites)
-        texts.append(f"## {name}\n\n{provenance_list(suites)}")
-        for suite, results in suites.items():
-            texts.append(f"### {suite}")
-            for title, chart in charts_of(suite, results).items():
-                slug = re.sub("[^a-z0-9]+", "-", f"{suite}-{title}".lower()).strip("-")
-                path = f"results/{gpu_slug(name)}-{slug}.svg"
-                charts[path] = chart
-                texts.append(f"![{title}]({path})\n\n*{title}*")
-            texts.append(markdown(tables_of(suite, results)))
-    return {"results.md": "\n\n".join(texts if gpus else [*texts, NO_RESULTS]) + "\n", **charts}
-
-
-def provenance_list(suites: dict[str, Results]) -> str:
-    """Driver, packages and commit; said once where all suites agree."""
-    said = sources(suites)
-    return said[0] if len(said) == 1 else "\n".join(f"- {text}" for text in said)
-
-
-def markdown(parts: Iterable[Part]) -> str:
-    return "\n\n".join(part if isinstance(part, str) else table(part) for part in parts)
-
-
-def table(part: Table) -> str:
-    """Markdown of a table: its title and its rows; figures are aligned right."""
-    columns = range(len(part.header))
-    rule = ["---" if column < part.text_columns else "---:" for column in columns]
-    lines = ["| " + " | ".join(line) + " |" for line in [part.header, rule, *part.rows]]
-    return "\n".join([part.title, "", *lines]).lstrip("\n")
 
 
 def front_text(gpus: GPUs, folder: str) -> str:
@@ -123,10 +85,15 @@ def speed_title(measured: Results) -> str:
     return f"Every rung of the ladder against cuBLAS, m = n = k = {LADDER_SIZES[0]}, {name}"
 
 
-def front_chart(gpus: GPUs) -> str | None:
-    """SVG of `front_text`'s chart."""
-    measured = ladder_of(gpus)
-    return None if measured is None else speed_chart(speed_title(measured), measured)
+def page_charts(gpus: GPUs) -> dict[Path, str]:
+    """SVG of every chart that is committed, as far as its results are."""
+    measured, found = ladder_of(gpus), shares(gpus)
+    charts = {}
+    if measured is not None:
+        charts[SPEED_CHART] = speed_chart(speed_title(measured), measured)
+    if found:
+        charts[SHARE_CHART] = share_chart(found)
+    return charts
 
 
 def suite_text(gpus: GPUs, suite: str, *tables: Callable[[Results], list[Part]]) -> str:

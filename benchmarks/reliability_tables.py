@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from result_files import RESULTS, Extra
 from tables import Column, Part, get, pivot
 
 TESTED = ("torch", "cupy-cuda12x", "cupy-cuda13x", "numpy")  # libraries of the tests, and CuPy
+ERROR = re.compile("an error of .*, more than .*")  # and no other than that of a sample
 SANITIZER_COUNTS = ("cases", "refused", "reports")
 
 
@@ -20,7 +22,7 @@ def reliability_tables(root: Path = RESULTS) -> list[Part]:
     for title, name, command, tables in (
         ("Sanitizer", "sanitizer", "sanitize", sanitizer),
         ("Soak", "soak", "soak", soak),
-        ("Tests of torch and NumPy", "drop_in", "drop-in", drop_in),
+        ("Tests of torch, NumPy and CuPy", "drop_in", "drop-in", drop_in),
     ):
         runs = [json.loads(path.read_text()) for path in sorted(root.glob(f"*/{name}.json"))]
         none = f"No run is committed yet; `make {command}` makes one on a GPU."
@@ -35,24 +37,23 @@ def drop_in(run: dict[str, Any]) -> list[Part]:
         return lambda rows: f"{sum(_size(row.get(field, 0)) for row in rows):,}"
 
     rows = [
-        {**outcome, "suite": suite}
-        for suite, subjects in run["suites"].items()
-        for outcome in subjects.values()
+        {**outcome, "suite": suite, "date": of["date"], "commit": of["commit"]}
+        for suite, of in run["suites"].items()
+        for outcome in of["subjects"].values()
     ]
     gpu, packages = run["machine_info"]["gpu"], run["machine_info"].get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in packages if name in TESTED)
     labels = {"passed": "passed", "skipped": "skipped", "failed": "failed"}
     labels |= {"routed": "calls by dxgemm", "fell_through": "calls that fell through"}
     columns: list[Column] = [(label, total(field)) for field, label in labels.items()]
-    parts = pivot(
-        ", ".join(filter(None, (gpu.get("name"), versions, run["date"]))) + ":",
-        rows,
-        [("tests of", get("suite"))],
-        columns,
-    )
+    columns += [("date", lambda rows: rows[0]["date"])]
+    columns += [("commit", lambda rows: rows[0]["commit"][:12])]
+    title = ", ".join(filter(None, (gpu.get("name"), versions))) + ":"
+    parts = pivot(title, rows, [("tests of", get("suite"))], columns)
     skipped: Counter[str] = Counter()
     for row in rows:
-        skipped.update({f"{row['suite']}: {why}": count for why, count in row["skipped"].items()})
+        for why, count in row["skipped"].items():
+            skipped[f"{row['suite']}: {ERROR.sub('an error beyond the bound', why)}"] += count
     if skipped:
         parts.append("\n".join(f"- Skipped, {why}: {n:,}" for why, n in skipped.most_common(12)))
     for row in rows:

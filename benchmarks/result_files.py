@@ -22,6 +22,7 @@ SUITES = (
     "skinny",
     "symmetric",
     "triangular",
+    "patch",
     "complex",
     "integers",
     "einsum",
@@ -99,16 +100,6 @@ def source(results: Results) -> str:
     return ", ".join(facts) + "."
 
 
-def sources(suites: dict[str, Results]) -> list[str]:
-    """The sources of a GPU's suites: one text where all agree, else one for those that do."""
-    suites_of: dict[str, list[str]] = {}
-    for suite, results in suites.items():
-        suites_of.setdefault(source(results), []).append(suite)
-    if len(suites_of) == 1:
-        return list(suites_of)
-    return [f"{', '.join(names)}: {text}" for text, names in suites_of.items()]
-
-
 def arithmetic(row: Extra) -> str:
     """The precision that was permitted, else the dtype."""
     return row["precision"] or row["dtype"]
@@ -140,19 +131,9 @@ def kind_of(row: Extra) -> str:
     return f"{text} to {result}" if result else text
 
 
-ACCURACY_DATA = {"normal": "normal values", "uniform": "values between 0 and 1"}
 ACCURACY_KINDS = {"emulated": "emulated float32", "emulated_float64": "emulated float64"}
 
 
 def accuracy_text(kind: str) -> str:
     """Name of an arithmetic of the suite `accuracy`."""
     return ACCURACY_KINDS.get(kind, kind.replace("_", " "))
-
-
-def accuracy_sections(results: Results) -> list[tuple[str, list[Extra]]]:
-    """Title and rows of each kind of arithmetic on each kind of data."""
-    sections: dict[str, list[Extra]] = {}
-    for row in extras(results):
-        title = f"{accuracy_text(row['kind'])}, {ACCURACY_DATA[row['data']]}"
-        sections.setdefault(title, []).append(row)
-    return list(sections.items())

@@ -44,15 +44,9 @@ BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
     "cublas_torch_reduction": "cuBLAS and torch",
 }
-# Fields that compare times, and how to pick the worst of them.
-RATIOS = {"vs_cublas": min, "vs_rival": min, "vs_gemm": min, "vs_plain": min, "regret": max}
+INTEGER_SIZES, COMPARED_SIZE = (256, 1024, 4096, 8192), 4096
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
-# Fields by which rows of all kinds are shown, in the order of columns; other fields follow.
-FIRST_FIELDS = [
-    *("step", "dtype", "size", "arrangement", "layout", "batch", "way", "epilogue", "rung"),
-    *("implementation", "config", "gpu_us", "tflops", "gbytes_per_s", "vs_cublas", "vs_rival"),
-]
 
 
 @dataclass(frozen=True)
@@ -92,6 +86,18 @@ def pivot(
     lines = [[*label, *(cell(of) for _, cell in columns)] for label, of in groups.items()]
     header = [header for header, _ in (*labels, *columns)]
     return [Table(title, header, lines, text_columns or len(labels))] if lines else []
+
+
+def markdown(parts: Iterable[Part]) -> str:
+    return "\n\n".join(part if isinstance(part, str) else table(part) for part in parts)
+
+
+def table(part: Table) -> str:
+    """Markdown of a table: its title and its rows; figures are aligned right."""
+    columns = range(len(part.header))
+    rule = ["---" if column < part.text_columns else "---:" for column in columns]
+    lines = ["| " + " | ".join(line) + " |" for line in [part.header, rule, *part.rows]]
+    return "\n".join([part.title, "", *lines]).lstrip("\n")
 
 
 def figure(value: float) -> str:
@@ -163,43 +169,6 @@ def get(name: str) -> Callable[[Extra], Any]:
 mean = statistics.geometric_mean
 KIND, SIZE, DTYPE = ("arithmetic", kind_of), ("m x n x k", size_of), ("dtype", get("dtype"))
 LAYOUT = ("layout", get("arrangement"))
-
-
-def all_rows(results: Results) -> list[Part]:
-    """Every benchmark with every field in which benchmarks differ; of any suite."""
-    rows = [row_fields(row) for row in extras(results)]
-    names = distinct(name for row in rows for name in row)
-    differ = [n for n in names if len(rows) == 1 or len({str(row.get(n)) for row in rows}) > 1]
-    is_figure = {
-        name: all(isinstance(row.get(name), int | float | None) for row in rows) for name in differ
-    }
-    place = {name: place for place, name in enumerate(FIRST_FIELDS)}
-    shown = sorted(differ, key=lambda name: (is_figure[name], place.get(name, len(place)), name))
-    lines = [[cell_text(name, row.get(name)) for name in shown] for row in rows]
-    text_columns = len(shown) - sum(is_figure[name] for name in shown)
-    return [Table("Every benchmark:", [n.replace("_", " ") for n in shown], lines, text_columns)]
-
-
-def row_fields(row: Extra) -> Extra:
-    """A row with its sizes in one field, and its dtypes and precision in another."""
-    fields = {key: value for key, value in row.items() if not isinstance(value, dict)}
-    if "dtype" in row:
-        fields["dtype"] = kind_of(row)
-    if "k" in row:
-        fields["size"] = size_of(row)
-    for merged in ("m", "n", "k", "precision", "result_dtype"):
-        fields.pop(merged, None)
-    return fields
-
-
-def cell_text(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return ratio(value) if name.startswith("vs_") or name == "regret" else figure(value)
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value).replace("|", "\\|")
 
 
 def speed_table(gpus: list[dict[str, Results]]) -> list[Part]:
@@ -290,18 +259,6 @@ def ladder(results: Results, folder: str = "../handwritten/") -> list[Part]:
         ],
         [*columns, ("x CUDA C++", times("vs_twin"))],
     )
-
-
-def summary(results: Results) -> list[Part]:
-    """Means and worst cases by arithmetic, and by family, of every field that compares times."""
-    own = [row for row in extras(results) if row["implementation"] not in OTHERS]
-    labels = [("family", get("family"))] if any("family" in row for row in own) else []
-    columns: list[Column] = [("problems", count)]
-    for name, worst in RATIOS.items():
-        if any(row.get(name) for row in own):
-            header = name.replace("vs_", "x ")
-            columns += [(header, times(name, pick=mean)), ("worst", times(name, pick=worst))]
-    return pivot("Geometric means, and the worst of each:", own, [*labels, KIND], columns)
 
 
 def epilogue_text(row: Extra) -> str:
@@ -540,6 +497,31 @@ def fp8_accuracy(results: Results) -> list[Part]:
     return pivot(title, extras(results), [("k", get("k"))], columns)
 
 
+def integers(results: Results) -> list[Part]:
+    """TOP/s of squares by operands and modulus, and at one size the rivals and the products."""
+    squares = [row for row in extras(results) if is_square(row) and row["batch"] == 1]
+    squares = [row for row in squares if row["n"] in INTEGER_SIZES]
+    form_of = {_integers_of(row): row["form"] for row in squares if row["n"] == COMPARED_SIZE}
+    at = where(n=COMPARED_SIZE)
+    return pivot(
+        f"TOP/s of n x n matrices; products and rivals for n = {COMPARED_SIZE}:",
+        squares,
+        [
+            ("operands", _integers_of),
+            ("computed as", lambda row: form_of.get(_integers_of(row)) or "1 product"),
+        ],
+        [
+            *((f"n = {n}", cell("tops", where(n=n))) for n in INTEGER_SIZES),
+            ("x CuPy", times("vs_cupy", at)),
+            ("x JAX", times("vs_jax", at)),
+        ],
+    )
+
+
+def _integers_of(row: Extra) -> str:
+    return row["dtype"] + (f" modulo {row['modulus']}" if row.get("modulus") else "")
+
+
 def device(results: Results) -> list[Part]:
     """Products of tiles against `gemm`, and chains of two products against two calls."""
     chains = [row for row in extras(results) if "k1" in row]
@@ -548,7 +530,11 @@ def device(results: Results) -> list[Part]:
         DTYPE, SIZE, ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
         ("instruction", lambda row: row["instruction"] or ""),
     ]  # fmt: skip
-    columns = [("us", cell("gpu_us")), ("x gemm", times("vs_gemm"))]
+    in_turn = where(implementation="tiles in turn")
+    columns = [
+        ("us", cell("gpu_us")), ("x gemm", times("vs_gemm")),
+        ("in turn, x gemm", times("vs_gemm", in_turn)),
+    ]  # fmt: skip
     sizes = [("m", get("m")), ("k and n", get("n")), ("columns between", get("k1"))]
     own = [row for row in chains if row["vs_two_calls"] is not None]
     by_kernel = across(own, "implementation", lambda of: times("vs_two_calls", of))
@@ -558,36 +544,57 @@ def device(results: Results) -> list[Part]:
     ]
 
 
+def patched(results: Results) -> list[Part]:
+    """Random products against torch's own, and scikit-learn before and after."""
+    random = [row for row in extras(results) if row["family"] == "random"]
+    tasks = [row for row in extras(results) if row["family"] != "random"]
+    columns: list[Column] = [("products", count)]
+    for header, name in (("x torch", "vs_rival"), ("on the GPU alone", "gpu_vs_rival")):
+        columns += [(header, times(name, pick=mean)), ("least", times(name, pick=min))]
+    columns += [("by dxgemm", lambda rows: str(sum(row["routed"] for row in rows)))]
+    ms = [
+        ("ms", cell("before_ms")),
+        ("patched", cell("ms")),
+        ("calls by dxgemm", cell("routed", text=str)),
+    ]
+    return [
+        *pivot("Random products of torch:", random, [KIND], columns),
+        *pivot("scikit-learn on patches of its photographs:", tasks, [("", get("task"))], ms),
+    ]
+
+
+def inner(results: Results) -> list[Part]:
+    """Products by inner functions against their instructions, torch, and themselves with argmin."""
+    labels = [
+        ("function", get("inner")), DTYPE, SIZE,
+        ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
+    ]  # fmt: skip
+    columns = [
+        ("us", cell("gpu_us")), ("10^12 pairs/s", cell("tpairs_per_s")),
+        ("x bound", times("vs_bound")), ("x torch.cdist", times("vs_cdist")),
+        ("x torch.compile", times("vs_compiled")), ("x with argmin", times("vs_plain")),
+    ]  # fmt: skip
+    return pivot("Other times over dxgemm's:", extras(results), labels, columns)
+
+
 def build_time(results: Results) -> list[Part]:
     """Seconds of each step of a process, of several dtypes and kernels the most."""
     labels = [("step", get("step")), ("kernel", get("implementation"))]
     return pivot("Seconds:", extras(results), labels, [("seconds", cell("seconds", pick=max))])
 
 
-# Tables of a suite on the page of results, before those of all rows.
+# Tables of a suite on the pages of docs/ that concern it.
 TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
-    "ladder": [ladder],
     "build_time": [build_time],
     "epilogue": [epilogue_best, epilogue_costs],
-    "batched": [summary],
-    "choice_regret": [summary],
     "sm80": [sm80],
-    "half": [summary],
-    "skinny": [summary],
-    "symmetric": [summary],
-    "triangular": [summary],
-    "complex": [summary],
+    "patch": [patched],
     "distributed": [distributed],
     "fp8": [fp8],
     "fp8_layers": [fp8_layers],
     "fp8_accuracy": [fp8_accuracy],
+    "integers": [integers],
     "device": [device],
+    "inner": [inner],
     "precision": [precision_rates, precision_refusals],
-    "accuracy": [accuracy_summary],
 }
-
-
-def tables_of(suite: str, results: Results) -> list[Part]:
-    """The tables of a suite on the page of results."""
-    tables = [part for table in TABLES.get(suite, ()) for part in table(results)]
-    return tables + all_rows(results)

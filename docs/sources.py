@@ -1,32 +1,56 @@
-"""mkdocs hooks: pages of the measurements, and of files outside docs/ that the pages link to."""
+"""mkdocs hooks: pages of results, and of files outside docs/ that pages link to; wide tables."""
 
 from __future__ import annotations
 
+import html
 import json
 import posixpath
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-for folder in ("benchmarks", "src"):
+for folder in ("benchmarks", "src", "tools"):
     sys.path.insert(0, str(REPOSITORY / folder))
 
-from markdown_pages import site_pages  # noqa: E402
 from result_files import load_results  # noqa: E402
+from run_notebooks import output_text  # noqa: E402
+from suite_pages import site_files  # noqa: E402
+
+from dxgemm.version import __version__  # noqa: E402
 
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#:\s]+)(?=[)#])")
+CELL = r"<t[hd]\b[^>]*>(.*?)</t[hd]>"
 SOURCES = "source"  # folder of the site
-ALWAYS = ("CONTRIBUTING.md",)  # mkdocs.yml lists it
+# Files that mkdocs.yml lists.
+ALWAYS = (
+    "CONTRIBUTING.md",
+    *(f"examples/{path.name}" for path in REPOSITORY.glob("examples/*.ipynb")),
+)
+SOURCE_BOOST = 1e-6  # of sources in the search: pages come before them
+WIDE = 52  # characters in the longest words of all columns that fit a phone
+
+
+def on_config(config: Any) -> Any:
+    """Name the version, and the clone's origin as the repository."""
+    config.site_name = f"{config.site_name} {__version__}"
+    asked = ["git", "-C", str(REPOSITORY), "remote", "get-url", "origin"]
+    origin = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    address = re.fullmatch(r"(?:https://|ssh://git@|git@)([^/:]+)[/:](.+?)(?:\.git)?", origin)
+    if address:
+        config.repo_url, config.repo_name = f"https://{address[1]}/{address[2]}", address[2]
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the results, and a page for every file that is linked to and is no page yet."""
-    for path, content in site_pages(load_results()).items():
+    for path, content in site_files(load_results()).items():
         files.append(File.generated(config, path, content=content))
     pending = list(ALWAYS)
     for page in REPOSITORY.glob("docs/*.md"):
@@ -44,8 +68,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to the pages of the site."""
+    """Lead links to the pages of the site, and the search to pages before sources."""
     own = page.file.src_uri
+    if own.startswith(SOURCES) and ".ipynb" not in own:
+        page.meta["search"] = {"boost": SOURCE_BOOST}
 
     def led(match: re.Match[str]) -> str:
         path = repository_path(path_of(own), match["target"])
@@ -53,6 +79,27 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return posixpath.relpath(target, posixpath.dirname(own) or ".")
 
     return LINK.sub(led, markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Put the header's words into the cells of wide tables, which site.css shows on phones."""
+    return re.sub(r"<table>.*?</table>", lambda match: labelled(match[0]), content, flags=re.DOTALL)
+
+
+def labelled(table: str) -> str:
+    table = table.replace("\\|", "|")  # a bar of code: Markdown keeps its backslash
+    lines = [
+        [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(CELL, line, re.DOTALL)]
+        for line in table.split("<tr>")[1:]
+    ]
+    longest = [
+        max(len(word) for text in column for word in [*text.split(), ""]) for column in zip(*lines)
+    ]
+    if sum(longest) + len(longest) <= WIDE:
+        return table
+    labels = cycle(html.escape(label) for label in lines[0])
+    filled = re.sub("<td", lambda _: f'<td data-label="{next(labels)}"', table)
+    return f'<div class="wide">{filled}</div>'
 
 
 def linked_files(path: str) -> Iterable[str]:
@@ -92,6 +139,9 @@ def page_text(path: str) -> str:
 
 
 def cell_text(cell: dict[str, Any]) -> str:
-    """A notebook's cell, without its outputs."""
+    """A notebook's cell, and what it put out."""
     source = "".join(cell["source"])
-    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"
+    if cell["cell_type"] == "markdown":
+        return source
+    output = output_text({"cells": [cell]})
+    return f"```python\n{source}\n```\n\n" + (f"```text\n{output}\n```" if output else "")

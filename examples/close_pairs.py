@@ -15,16 +15,17 @@ import argparse
 from typing import Any
 
 import numpy as np
+from timing import CLOCK, IS_SIMULATED, call_us, fetch, print_table, send, time_text, xp
+
+# numba comes after timing, which enables its simulator where there is no GPU
+# isort: split
 from numba import cuda
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import array_module, call_us, clock_name, fetch, send
-from dxgemm.gpu.status import simulator_enabled
 
-ROWS, COLUMNS, COPIES = (16, 9, 5) if simulator_enabled() else (20000, 256, 500)
+ROWS, COLUMNS, COPIES = (16, 9, 5) if IS_SIMULATED else (20000, 256, 500)
 LIMIT, NOISE = 0.9, 0.01
-EXTENTS = (8, 32) if simulator_enabled() else (128, 128)
+EXTENTS = (8, 32) if IS_SIMULATED else (128, 128)
 
 tile = dxgemm.device.tile("float32", *EXTENTS, a="row", b="col")
 
@@ -61,7 +62,6 @@ def measure(rows: int, columns: int, copies: int) -> list[tuple[str, ...]]:
     Raises:
         ArithmeticError: the lists differ.
     """
-    xp = array_module()
     x = send(unit_rows(rows, columns, copies))
     count, pairs = xp.zeros(1, "int32"), xp.zeros((16 * copies, 2), "int32")
     launch = tile.plan(find_pairs, tile.blocks(rows, rows), x, LIMIT, count, pairs)
@@ -84,7 +84,7 @@ def measure(rows: int, columns: int, copies: int) -> list[tuple[str, ...]]:
         raise ArithmeticError(f"{len(found)} pairs were found, not {len(expected)}")
     print(f"{len(found)} pairs of {rows} rows have a cosine above {LIMIT}; both lists agree.")
     calls = {"one kernel": by_tiles, "gemm and a search": by_search}
-    return [(name, f"{call_us(call):.0f} us") for name, call in calls.items()]
+    return [(name, time_text(call_us(call))) for name, call in calls.items()]
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     print_table(("float32", ">a call"), measure(options.rows, options.columns, options.copies))
-    print(f"A call: {clock_name()}.")
+    print(CLOCK)
 
 
 if __name__ == "__main__":

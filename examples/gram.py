@@ -29,10 +29,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
+from timing import CLOCK, IS_SIMULATED, IS_TIMED, call_us, fetch, print_table, send, time_text
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import ColumnVector, RowVector, Scalar
 
 CLASSES, PIXELS, LARGEST_PIXEL = 10, 64, 16.0
@@ -106,7 +105,7 @@ def measure(images: np.ndarray, count: int, dtype: str) -> tuple[Measurement, np
     kernel = fetch(kernel_call(sent)())
     distances = norms[:, np.newaxis] + norms - 2.0 * gram
     check(kernel, np.exp(-GAMMA * distances), 4 * GAMMA * rounding + 8 * np.finfo(dtype).eps)
-    if not uses_cupy():
+    if not IS_TIMED:
         return Measurement(dtype, count, None, None), kernel
     times = (call_us(make(sent)) for make in (kernel_call, whole_call))
     return Measurement(dtype, count, *times), kernel
@@ -149,8 +148,7 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as gram.svg or gram.png")
     parser.add_argument("--counts", type=int, nargs="+", metavar="COUNT")
     options = parser.parse_args()
-    is_simulated = dxgemm.simulate(unless_gpu=True)
-    counts = options.counts or (SIMULATED_COUNTS if is_simulated else COUNTS)
+    counts = options.counts or (SIMULATED_COUNTS if IS_SIMULATED else COUNTS)
 
     images, labels = load_digits(return_X_y=True)
     images /= LARGEST_PIXEL
@@ -163,7 +161,7 @@ def main() -> None:
             for measured in measurements
         ],
     )  # fmt: skip
-    print(f"Times: {clock_name()}." if uses_cupy() else "Not timed: no GPU with CuPy.")
+    print(CLOCK)
     count = min(max(counts), len(images))
     order = np.argsort(labels[:count], kind="stable")
     for dtype in DTYPES:

@@ -34,14 +34,11 @@ from matplotlib import cbook
 from matplotlib.figure import Figure
 from scipy.sparse.csgraph import shortest_path
 from sklearn.datasets import load_digits
+from timing import IS_SIMULATED, call_us, fetch, print_table, send, time_text
 
 import dxgemm
 from dxgemm import inners, reductions
-from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import residual
-from dxgemm.gpu.status import simulator_enabled
 
 DTYPES = ("float32", "float64")
 ROW_METRES, COL_METRES = 92.6, 74.3  # between neighbouring elevations
@@ -178,15 +175,13 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as walks.svg")
     parser.add_argument("--stride", type=int, help="elevations from point to point")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    is_small = simulator_enabled()
-    stride = options.stride or (SIMULATED_STRIDE if is_small else STRIDE)
+    stride = options.stride or (SIMULATED_STRIDE if IS_SIMULATED else STRIDE)
     elevations = terrain()
     hours = walking_hours(elevations[::stride, ::stride], stride)
     images, labels = load_digits(return_X_y=True)
-    images, labels = (x[: 24 if is_small else None] for x in (images, labels))
-    lines, bigrams = text_lines(2 if is_small else 30)
-    lines = lines[:, : 8 if is_small else None]
+    images, labels = (x[: 24 if IS_SIMULATED else None] for x in (images, labels))
+    lines, bigrams = text_lines(2 if IS_SIMULATED else 30)
+    lines = lines[:, : 8 if IS_SIMULATED else None]
     exact = shortest_path(hours)
     plain = decode(KEYS[lines], bigrams, "float64", plain_step)
     rows = []
@@ -199,8 +194,7 @@ def main() -> None:
         decoded = decode(KEYS[lines], bigrams, dtype, product_step)
         if not np.array_equal(decoded, plain):
             raise ArithmeticError("A decoded letter differs from that of the plain algorithm.")
-        timed = [call_us(each) if uses_cupy() else None for each in
-                 (lambda edges=edges: all_shortest(edges), call)]  # fmt: skip
+        timed = [call_us(each) for each in (lambda edges=edges: all_shortest(edges), call)]
         rows += [(dtype, f"shortest walks between {len(hours)} points", time_text(timed[0])),
                  (dtype, f"nearest of {len(images)} digits, {right:.1%} right",
                   time_text(timed[1]))]  # fmt: skip

@@ -21,12 +21,10 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+from timing import IS_SIMULATED, fetch, send
 
 import dxgemm
-from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.timing import fetch, send
 from dxgemm.epilogues import ColumnVector, RowVector
-from dxgemm.gpu.status import simulator_enabled
 
 PRIME = 2**31 - 1
 SIZE, SIMULATED_SIZE = 512, 12
@@ -114,8 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size", type=int, help="nodes, messages and width of the layer")
     options = parser.parse_args()
-    enable_simulator_without_gpu()
-    size = options.size or (SIMULATED_SIZE if simulator_enabled() else SIZE)
+    size = options.size or (SIMULATED_SIZE if IS_SIMULATED else SIZE)
     rng = np.random.default_rng(1)
     for name, run in (("walks", count_walks), ("code", correct_erasures), ("layer", apply_layer)):
         print(f"{name}: {run(rng, size)}")

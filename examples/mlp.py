@@ -30,10 +30,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import erf
 from sklearn.datasets import load_digits
+from timing import CLOCK, IS_SIMULATED, IS_TIMED, call_us, fetch, print_table, send, time_text
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import bias, gelu
 
 HIDDEN, CLASSES = 256, 10
@@ -152,7 +151,7 @@ def measure(images: np.ndarray, labels: np.ndarray, network: Network, dtype: str
         raise ArithmeticError(f"{dtype} scores of {len(images)} digits differ from NumPy's.")
 
     fused_us = separate_us = None
-    if uses_cupy():
+    if IS_TIMED:
         fused_us = call_us(planned_forward(sent, sent_network))
         separate_us = call_us(separate_forward(sent, sent_network))
     return Measurement(
@@ -203,8 +202,7 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as mlp.svg or mlp.png")
     parser.add_argument("--batch-sizes", type=int, nargs="+", metavar="ROWS")
     options = parser.parse_args()
-    is_simulated = dxgemm.simulate(unless_gpu=True)
-    default_sizes = SIMULATED_BATCH_SIZES if is_simulated else BATCH_SIZES
+    default_sizes = SIMULATED_BATCH_SIZES if IS_SIMULATED else BATCH_SIZES
     batch_sizes = options.batch_sizes or default_sizes
 
     images, labels = load_digits(return_X_y=True)
@@ -235,7 +233,7 @@ def main() -> None:
             for measured in measurements
         ],
     )
-    print(f"Times: {clock_name()}." if uses_cupy() else "Not timed: no GPU with CuPy.")
+    print(CLOCK)
     print("Every score agrees with NumPy's within the rounding errors of its sums.")
     draw(measurements, options.plot)
     print(f"Plotted to {options.plot}.")

@@ -30,10 +30,9 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
+from timing import CLOCK, IS_SIMULATED, IS_TIMED, call_us, fetch, print_table, send, time_text
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 
 A, B, C = 3.4445, -4.7750, 2.0315
 ITERATIONS = 5
@@ -135,7 +134,7 @@ def measure(gradient: np.ndarray, dtype: str) -> Measurement:
     if not error <= MOST_ROUNDINGS * np.finfo(dtype).eps:
         raise ArithmeticError(f"The result in {dtype} differs from NumPy's by {error:.2g}.")
     width = len(gradient)
-    if not uses_cupy():
+    if not IS_TIMED:
         return Measurement(dtype, width)
     torch_us = call_us(torch_call(x)) if find_spec("torch") else None
     return Measurement(dtype, width, call_us(own_call(x)), torch_us)
@@ -174,8 +173,7 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as muon.svg or muon.png")
     parser.add_argument("--widths", type=int, nargs="+", metavar="WIDTH")
     options = parser.parse_args()
-    is_simulated = dxgemm.simulate(unless_gpu=True)
-    widths = options.widths or (SIMULATED_WIDTHS if is_simulated else WIDTHS)
+    widths = options.widths or (SIMULATED_WIDTHS if IS_SIMULATED else WIDTHS)
 
     gradients = {width: gradient(width) for width in widths}
     measurements = [measure(found, dtype) for dtype in DTYPES for found in gradients.values()]
@@ -183,7 +181,7 @@ def main() -> None:
         ("dtype", ">width", ">dxgemm", ">torch"),
         [(m.dtype, m.width, time_text(m.own_us), time_text(m.torch_us)) for m in measurements],
     )
-    print(f"Times: {clock_name()}." if uses_cupy() else "Not timed: no GPU with CuPy.")
+    print(CLOCK)
     iterates = numpy_iterates(gradients[min(widths)])
     largest, median = np.quantile(np.linalg.svd(iterates[-1], compute_uv=False), (1.0, 0.5))
     print(f"Singular values then: median {median:.2f}, at most {largest:.2f}.")

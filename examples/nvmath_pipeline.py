@@ -30,11 +30,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from timing import CLOCK, IS_TIMED, call_us, print_table
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name
-from dxgemm.gpu.status import probe, simulator_enabled
 
 SIZES = (2048,)
 LARGEST_FACTOR = 3  # of integers whose sums float32 holds exactly up to k = 2**20
@@ -44,7 +42,8 @@ KINDS = {
     "float64": ("float64", "pipeline", (128, 64, 16, 128, 4)),
     "float16": ("float32", "pipeline_tma", (128, 256, 64, 256, 4)),
 }
-TILES = {"float64": (64, 128), "float16": (128, 128)}  # of dxgemm.device, by dtype
+# Tiles of dxgemm.device, by dtype.
+TILES = {"float64": (64, 128, None), "float16": (128, 256, "wgmma")}
 
 
 def nvmath_pipeline(a: Any, b: Any, out: Any) -> Callable[[], None]:
@@ -136,7 +135,8 @@ def make_tile_kernel(dtype: str, result_dtype: str) -> tuple[Any, Any]:
     """Make a tile, and a numba kernel around it."""
     from numba import cuda
 
-    tile = dxgemm.device.tile(dtype, *TILES[dtype], out=result_dtype)
+    m, n, instruction = TILES[dtype]
+    tile = dxgemm.device.tile(dtype, m, n, out=result_dtype, instruction=instruction)
 
     @cuda.jit
     def kernel(a, b, out):
@@ -230,9 +230,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of m = n = k")
     parser.add_argument("--dtype", choices=tuple(KINDS), default="float64")
     options = parser.parse_args()
-    problem = probe().problem
-    if problem or simulator_enabled():
-        print(f"Nothing was multiplied: {problem or 'NUMBA_ENABLE_CUDASIM is set.'}")
+    if not IS_TIMED:
+        print(f"Nothing was multiplied: it needs a GPU and CuPy. {CLOCK}")
         return
     if find_spec("nvmath") is None:
         parser.error("nvmath-python is not installed; pip install 'dxgemm[cu13]'")
@@ -242,7 +241,7 @@ def main() -> None:
         rows = [row for size in options.sizes for row in measure(size, options.dtype)]
     headers = "m = n = k", options.dtype, ">lines", ">to first result", ">a call", ">TFLOP/s"
     print_table(headers, rows)
-    print(f"A call: {clock_name()}.")
+    print(CLOCK)
     print("Every product equals NumPy's.")
 
 

@@ -34,10 +34,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from timing import CLOCK, IS_SIMULATED, IS_TIMED, call_us, fetch, print_table, send, time_text
 
 import dxgemm
-from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import keep, squared_magnitude
 
 COUPLING, FIELD = 1.0, 0.8  # of neighbours, and across the chain
@@ -133,7 +132,7 @@ def measure(spins: int, dtype: str) -> tuple[Measurement, np.ndarray, np.ndarray
     if not error <= allowed:
         raise ArithmeticError(f"The magnetisation in {dtype} differs from NumPy's by {error:.2g}.")
     times: dict[str, float] = {}
-    if uses_cupy():
+    if IS_TIMED:
         calls: dict[str, Callable[[], Any]] = {
             str(precision): partial(dxgemm.gemm, step, step, out=energy, precision=precision)
             for precision in PRECISIONS
@@ -178,8 +177,7 @@ def main() -> None:
     parser.add_argument("plot", type=Path, help="file for the plot, such as chain.svg or chain.png")
     parser.add_argument("--spins", type=int, nargs="+", metavar="SPINS")
     options = parser.parse_args()
-    is_simulated = dxgemm.simulate(unless_gpu=True)
-    chains = options.spins or (SIMULATED_SPINS if is_simulated else SPINS)
+    chains = options.spins or (SIMULATED_SPINS if IS_SIMULATED else SPINS)
 
     results = [measure(spins, dtype) for dtype in DTYPES for spins in chains]
     measurements = [measured for measured, _, _ in results]
@@ -191,7 +189,7 @@ def main() -> None:
             for m in measurements
         ],
     )
-    print(f"Times: {clock_name()}." if uses_cupy() else "Not timed: no GPU with CuPy.")
+    print(CLOCK)
     print("Every propagator is unitary, and every magnetisation agrees with NumPy's.")
     _, found, exact = results[-1]
     draw(measurements, found, exact, options.plot)

@@ -1,22 +1,22 @@
-"""Hand-written GEMM kernels in numba-cuda: a ladder, one technique a file, grown from each other.
+"""Hand-written GEMM kernels in numba-cuda: a ladder of one technique per file, and others.
 
-     1  naive             one thread an element, down the columns
-     2  coalesced         one thread an element, along the rows
-     3  shared_tile       a shared-memory tile a block
-     4  thread_tile_1d    a column of elements a thread
-     5  thread_tile_2d    a tile of elements a thread, in registers
+     1  naive             one thread per element; a warp takes neighbouring rows
+     2  coalesced         one thread per element; a warp takes neighbouring columns
+     3  shared_tile       a tile of each operand in shared memory per block
+     4  thread_tile_1d    a column of elements per thread
+     5  thread_tile_2d    a tile of elements per thread, in registers
      6  vectorized        16-byte accesses
      7  conflict_free     shared memory padded or swizzled against bank conflicts
-     8  warp_tile         a tile of elements a warp
+     8  warp_tile         a tile of elements per warp
      9  double_buffer     the next tile fetched into registers meanwhile
     10  async_copy        cp.async in several stages
     11  ping_pong         fragments read one k ahead
-    12  tuned             16 x 8 elements a thread, clusters that split k
+    12  tuned             16 x 8 elements per thread, clusters that split k
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
     14  wgmma             Hopper's TMA and warpgroup multiplication
 
 `ladder` holds the rungs that are there to be read, `kernels` the kernels of production, `frames`
-the texts of families of them, and `parts` what all share.
+the common text of their families, and `parts` the functions that all share.
 
 A kernel file defines `Config`, `make_kernel(config, dtype, *variant)` and `KERNEL`, the record by
 which it is known (`parts.kernel`). It imports the standard library, numpy, numba and its neighbours

@@ -69,6 +69,10 @@ def sync_warpgroup(number: Any) -> None:
     Block.now.meet(int(number), 4 * WARP)
 
 
+def sync_threads(number: Any, count: Any) -> None:
+    Block.now.meet(int(number), int(count))
+
+
 # --- TMA ---
 
 
@@ -357,17 +361,18 @@ def prefetch_line(address: Any) -> None:
 
 _EMPTY = (
     "publish_barriers", "publish_shared", "prefetch_tensor_map", "publish_tensor_maps",
-    "acquire_tensor_map", "begin_wgmma", "commit_wgmma", "wait_wgmma", "limit_registers",
+    "acquire_tensor_map", "end_barrier", "begin_wgmma", "commit_wgmma", "wait_wgmma",
+    "limit_registers",
 )  # fmt: skip
 _HOPPER = {**dict.fromkeys(_EMPTY, _nothing), "expect_bytes": arrive, "arrive_at": arrive}
 _HOPPER["meet_cluster"] = cluster_sync
 _HOPPER |= {
     function.__name__: function
     for function in (
-        init_barrier, arrive, wait_barrier, sync_warpgroup, tensor_map, write_tensor_map,
-        limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma, wgmma_of_two,
-        wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair, unpack_pair,
-        pack_quad, store_byte,
+        init_barrier, arrive, wait_barrier, sync_warpgroup, sync_threads, tensor_map,
+        write_tensor_map, limit_tensor_map, copy_box, multicast_box, descriptor_halves, wgmma,
+        wgmma_of_two, wgmma_anew, wgmma_from_registers, wait_wgmma_of, store_columns, pack_pair,
+        unpack_pair, pack_quad, store_byte,
     )
 }  # fmt: skip
 _LINES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import importlib
 import json
@@ -9,7 +10,6 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
-from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from dxgemm.tuning import sampling
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-html_page, measuring, pages = map(
-    importlib.import_module, ("html_page", "measuring", "markdown_pages")
+suite_pages, measuring, pages = map(
+    importlib.import_module, ("suite_pages", "measuring", "markdown_pages")
 )
 charts, provenance, result_files, tables, twins = map(
     importlib.import_module, ("charts", "provenance", "result_files", "tables", "twins")
@@ -223,19 +223,6 @@ def test_figures_have_three_digits(value: float, text: str) -> None:
     assert tables.figure(value) == text
 
 
-def test_every_row_of_a_suite_is_listed_with_what_differs() -> None:
-    lines = markdown(tables.all_rows(BUILD)).splitlines()
-    assert lines[2] == "| step | dtype | implementation | loaded | seconds |"
-    assert "| first call | float64 |  |  | 0.400 |" in lines
-    assert "| kernel | float64 | pipeline | numba | 41.0 |" in lines
-    lines = markdown(tables.all_rows(GEMM)).splitlines()
-    assert (
-        "| implementation | tflops | vs cublas |" in lines
-        and "| coalesced | 6.20 | 0.16 |" in lines
-    )
-    assert tables.tables_of("unknown", GEMM) == tables.all_rows(GEMM)
-
-
 def pipeline_row(implementation: str, tflops: float, vs_cublas: float, **changes: Any) -> Any:
     plain = {"precision": None, "result_dtype": None}
     return {**gemm_row(implementation, tflops, vs_cublas), **plain, **changes}
@@ -297,46 +284,42 @@ ACCURACY = results_of(
 )
 
 
-def test_the_site_has_a_page_of_all_results_with_charts() -> None:
+def test_each_suite_has_a_page_with_a_chart_a_table_and_all_rows() -> None:
     pytest.importorskip("matplotlib")
-    files = pages.site_pages([{"gemm": GEMM, "accuracy": ACCURACY, "precision": PRECISION}])
-    assert files == pages.site_pages([{"gemm": GEMM, "accuracy": ACCURACY, "precision": PRECISION}])
-    text = files.pop("results.md")
-    assert list(files) == [
-        "results/nvidia-h200-gemm-float32-the-fastest-kernel-against-cublas.svg",
-        "results/nvidia-h200-accuracy-float32-normal-values.svg",
-        "results/nvidia-h200-accuracy-float32-values-between-0-and-1.svg",
-    ]
-    for path, chart in files.items():
-        assert f"]({path})" in text
-        texts = [element.text for element in ElementTree.fromstring(chart).iter()]
-        assert "accuracy" not in path or {"tuned", "cublas", "1024"} <= set(texts)
-        assert "warp_tile" not in texts
-    assert markdown(tables.all_rows(GEMM)) in text
-    assert pages.NO_RESULTS in pages.site_pages([])["results.md"]
-
-
-def test_the_choice_is_shown_by_arithmetic() -> None:
-    rows = [
-        {"dtype": dtype, "precision": precision, "m": 16, "n": 3, "k": 2, "batch": batch,
-         "layout": "row_row_row", "epilogue": "none", "config": "32x32", "gpu_us": 2.0,
-         "implementation": "tuned", "best": "naive 128x1", "regret": regret, "vs_cublas": against}
-        for dtype, precision, batch, regret, against in (
-            ("float64", None, 1, 1.0, 2.0),
-            ("float64", None, 7, 1.2, 0.5),
-            ("float64", "emulated", 1, 1.5, None),
-            ("float32", None, 1, 1.0, 3.0),
+    suites = {"gemm": GEMM, "accuracy": ACCURACY, "host_overhead": HOST, "build_time": BUILD}
+    files = suite_pages.site_files([suites])
+    assert files == suite_pages.site_files([suites])
+    for suite, results in suites.items():
+        assert (
+            f"[{suite}](results/{suite}.md) | {len(results['benchmarks'])} |" in files["results.md"]
         )
-    ]  # fmt: skip
-    results = results_of(rows)
-    summary = markdown(tables.summary(results))
-    assert "| arithmetic | problems | x cublas | worst | regret | worst |" in summary
-    assert "| float32 | 1 | 3.00 | 3.00 | 1.00 | 1.00 |" in summary
-    assert "| float64 | 2 | 1.00 | 0.50 | 1.10 | 1.20 |" in summary
-    assert "| emulated float64 | 1 |  |  | 1.50 | 1.50 |" in summary
-    full = markdown(tables.tables_of("choice_regret", results))
-    assert summary in full
-    assert full.count("| emulated float64 |") == 2
+        page = files[f"results/{suite}.md"]
+        assert page.count("\n| ---") == 1
+        assert page.count(f"]({suite}.svg)") == page.count(f"]({suite}-nvidia-h200.csv)") == 1
+        rows = list(csv.DictReader(files[f"results/{suite}-nvidia-h200.csv"].splitlines()))
+        assert [row["dtype"] for row in rows] == [r.get("dtype", "") for r in extras(results)]
+    assert "| float32 | 1 | 0.16 | 0.16 |" in files["results/gemm.md"]  # of dxgemm's own
+    assert "| first call |  | 2 | 0.346 | 0.400 |" in files["results/build_time.md"]
+    assert "| float32 | uniform | 3 | 1.00 | 1.00 |" in files["results/accuracy.md"]
+    texts = [e.text for e in ElementTree.fromstring(files["results/accuracy.svg"]).iter()]
+    assert {"float32 normal", "float32 uniform"} <= set(texts)
+    assert suite_pages.site_files([])["results.md"] == suite_pages.INTRODUCTION
+
+
+def test_a_suite_that_is_not_listed_is_shown_by_its_first_figure() -> None:
+    rows = [
+        {"dtype": dtype, "precision": None, "regret": regret, "vs_cublas": None}
+        for dtype, regret in (("float64", 1.0), ("float64", 1.44), ("float32", 1.0))
+    ]
+    files = suite_pages.site_files([{"new": results_of(rows)}])
+    assert "| arithmetic | rows | H200 | most |" in files["results/new.md"]
+    assert "| float64 | 2 | 1.20 | 1.44 |" in files["results/new.md"]
+
+
+def test_the_best_own_kernel_of_a_problem_counts() -> None:
+    rows = [gemm_row("tuned", 6.0, 0.5), gemm_row("wgmma", 9.0, 0.8), gemm_row("cublas", 12.0, 1.0)]
+    page = suite_pages.site_files([{"gemm": results_of(rows)}])["results/gemm.md"]
+    assert "| float32 | 1 | 0.80 | 0.80 |" in page
 
 
 RUN = {
@@ -378,13 +361,16 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
 
 
 DROP_IN = {
-    **RUN, "date": "2026-11-29", "seconds": 80.0, "explained": {"sample 2": "Rounded once more."},
+    **RUN, "explained": {"sample 2": "Rounded once more."},
     "suites": {
         "torch": {
-            "mm float16": {
-                "passed": 1200, "skipped": {"torch's own kernels: infinities": 2}, "routed": 7,
-                "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
-                "fell_through": {"torch.mm: no": 3},
+            "date": "2026-11-29", "commit": 40 * "c",
+            "subjects": {
+                "mm float16": {
+                    "passed": 1200, "skipped": {"torch's: an error of 2, more than 1": 2},
+                    "failed": ["mm float16, sample 2: an error", "mm float16, sample 3: NaN"],
+                    "routed": 7, "fell_through": {"torch.mm: no": 3},
+                },
             },
         },
     },
@@ -395,8 +381,8 @@ def test_the_page_of_reliability_shows_tests_of_others(tmp_path: Path) -> None:
     (tmp_path / "gpu").mkdir()
     (tmp_path / "gpu" / "drop_in.json").write_text(json.dumps(DROP_IN))
     text = markdown(reliability_tables(tmp_path))
-    assert "| torch | 1,200 | 2 | 2 | 7 | 3 |" in text
-    assert "- Skipped, torch: torch's own kernels: infinities: 2" in text
+    assert "| torch | 1,200 | 2 | 2 | 7 | 3 | 2026-11-29 | cccccccccccc |" in text
+    assert "- Skipped, torch: torch's: an error beyond the bound: 2" in text
     assert "Failed: mm float16, sample 2: an error. Rounded once more." in text
     assert "Failed: mm float16, sample 3: NaN." in text
 
@@ -431,10 +417,10 @@ PRECISION = results_of(
 
 def test_precisions_are_shown_by_rate_and_refusal() -> None:
     size = "1024 x 1024 x 1024"
-    text = markdown(tables.tables_of("precision", PRECISION)).splitlines()
+    parts = [part for table in tables.TABLES["precision"] for part in table(PRECISION)]
+    text = markdown(parts).splitlines()
     assert f"| {size} | 40.0 | 120 | 140 | 3.00 | 3.50 |" in text
     assert f"| float32 | cancelling | {size} | 60.0 | 50.0 | 1.20 |" in text
-    assert markdown(tables.all_rows(PRECISION)).splitlines()[-1] == text[-1]
 
 
 def test_the_first_page_has_a_chart_and_a_small_table() -> None:
@@ -447,8 +433,29 @@ def test_the_first_page_has_a_chart_and_a_small_table() -> None:
     assert text.startswith("![Every rung") and "](docs/speed.svg)" in text
     assert pages.front_text([{"host_overhead": HOST}], "") == pages.NO_RESULTS
     pytest.importorskip("matplotlib")
-    texts = [element.text for element in ElementTree.fromstring(pages.front_chart([suites])).iter()]
+    chart = ElementTree.fromstring(pages.page_charts([suites])[pages.SPEED_CHART])
+    texts = [element.text for element in chart.iter()]
     assert "5 thread_tile_2d, float32" in texts and "0.51, 26.0 TFLOP/s" in texts
+
+
+def test_shares_of_the_area_of_tiles_follow_from_waves(monkeypatch, tmp_path) -> None:
+    module = importlib.import_module("tile_shares")
+    assert module.share(1536, 1536, (128, 128), 1) == 1536**2 / (2 * 132 * 128**2)
+    assert module.share(1536, 1536, (128, 144), 1) == 1536**2 / (132 * 128 * 144)
+    assert module.share(256, 128 * 66, (256, 128), 2) == 1
+    size = {"m": 1576, "n": 768, "k": 3072}
+    row = size | {"family": "plain", "dtype": "bfloat16", "arrangement": "row_col_row"}
+    suite = results_of([row | {"config": "64x144 stages 6 turned"}])
+    folder = tmp_path / "nvidia-h200"
+    folder.mkdir()
+    kernels = ["Memset (Device)", "nvjet_sm90_tst_128x72_64x8_1x2_h_bz_TNT"]
+    (folder / module.NAME).write_text(json.dumps({"rows": [size | {"kernels": kernels}]}))
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    (found,) = module.shares([{"half": suite}])
+    assert found.chosen == module.share(1576, 768, (144, 64), 1)
+    assert found.cublas == module.share(1576, 768, (144, 128), 2) and found.plain < found.cublas
+    pytest.importorskip("matplotlib")
+    assert "1576 x 768 x 3072" in pages.page_charts([{"half": suite}])[pages.SHARE_CHART]
 
 
 def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
@@ -513,44 +520,6 @@ def test_twins_are_of_one_gpu_size_and_dtype() -> None:
     assert twins.twin_tflops("coalesced", "float32", None, shape, "NVIDIA A100") is None
 
 
-class Document(HTMLParser):
-    """Checks that tags are closed in order, and collects the page's words."""
-
-    VOID = ("meta",)
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(page)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attributes: Any) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag: str, attributes: Any) -> None: ...
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-
-def test_the_page_is_whole_in_itself() -> None:
-    suites = {"gemm": GEMM, "host_overhead": HOST, "build_time": BUILD, "epilogue": EPILOGUE}
-    page = html_page.html_page([{**suites, "ladder": LADDER, "accuracy": ACCURACY}])
-    words = Document(page).words
-    assert not any(text in page for text in ("https:", "<script", "<link", "src="))
-    for text in ("NVIDIA H200", "thread_tile_2d", "bias | relu", "0.400", "9.50"):
-        assert text in words
-
-
-def test_a_gpu_without_results_has_a_page_too() -> None:
-    assert "No results." in Document(html_page.html_page([])).words
-
-
 def run_script(name: str, *arguments: object) -> str:
     """Run a script in a process of its own, without the simulator unless it asks for it; output."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
@@ -600,21 +569,9 @@ def test_every_suite_runs_in_the_simulator_and_leaves_no_results(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_markdown_in_cells_becomes_html() -> None:
-    assert html_page.inline("`a \\| b` < [c](d)") == "<code>a | b</code> &lt; c"
-
-
 def test_pages_keep_what_is_outside_the_markers() -> None:
     page = pages.replace_between_markers(README, "new")
     assert page == f"before\n{pages.BEGIN}\nnew\n{pages.END}\nafter\n"
-
-
-def test_suites_of_different_commits_say_so() -> None:
-    newer = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
-    text = pages.provenance_list({"host_overhead": HOST, "gemm": newer})
-    assert "- host_overhead: Driver 580.1" in text and "commit 0123456789ab." in text
-    assert "- gemm: Driver 580.1" in text and "commit fedcba987654 with changes." in text
-    assert pages.provenance_list({"host_overhead": HOST, "gemm": GEMM}).startswith("Driver 580.1")
 
 
 def test_the_gate_takes_what_is_exact_and_no_other_result() -> None:

@@ -1,7 +1,8 @@
 """Every code block of README and the pages runs here, or says why it does not.
 
 Blocks with prompts are doctests. Other Python is executed, a page's blocks after each other in one
-namespace. It is empty for README and quickstart, whose blocks a newcomer pastes in order. Where
+namespace. It is empty for README, the first page and quickstart, whose blocks a newcomer pastes in
+order. Where
 there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is a block that
 begins with such a line. Excerpts of kernel files stand in those files. Lines that begin with
 `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
@@ -14,6 +15,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NEEDS_GPU = re.compile(r"#.*needs a GPU$")
-PASTED_IN_ORDER = {"README.md", "docs/quickstart.md"}
+PASTED_IN_ORDER = {"README.md", "docs/index.md", "docs/quickstart.md"}
 # What these do cannot be tried here.
 INSTALLERS = {"git", "make", "pip"}
 QUICK_COMMANDS = {"explain", "implementations", "info", "cache"}
@@ -223,3 +225,18 @@ def test_no_block_is_left_out_but_of_installers():
     left_out = [block for block in blocks("commands") if not block.text.startswith("dxgemm ")]
     for block in (*left_out, *blocks("other")):
         assert block.text.split()[0] in INSTALLERS, block
+
+
+def test_the_five_tasks_of_quickstart_are_right():
+    (text,) = (b.text for b in blocks("python") if "quickstart" in b.page and "rbf" in b.text)
+    names: dict[str, Any] = {}
+    exec(text, names)
+    x, y, hidden = names["x"], names["y"], names["hidden"]
+    distances = ((x[:, np.newaxis] - y) ** 2).sum(axis=2)
+    close = partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5)
+    np.testing.assert_array_equal(names["nearest"], distances.argmin(axis=1))
+    close(hidden, epilogues.gelu.on_host(x @ names["w1"] + names["b1"])[0])
+    close(names["z"], hidden @ names["w2"] + names["b2"] + x)
+    close(names["power"], (abs(names["signals"] @ names["weights"]) ** 2).mean(axis=0))
+    close(names["covariance"], np.cov(x.T))
+    close(names["kernel"], np.exp(-distances / 2))

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
 import simulated_instructions
 from numba import cuda, float32
 from oracle.kinds import numpy_dtype
-from sparse_operands import plain_device_functions, run_block
+from sparse_operands import (
+    Block,
+    SparseOperand,
+    bits_of,
+    plain_device_functions,
+    run_block,
+    this_thread,
+    values_of,
+)
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.device.kernel import kernel_of
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.tensor_map import Operand
 from dxgemm.runtime.device import device_facts
 
 ON_GPU = not simulator_enabled()
@@ -256,6 +266,95 @@ def test_half_precision(dtype, layouts, is_aligned, instruction):
         run()
 
 
+class Mapped(np.ndarray):
+    """An argument with a tensor map, as it is on the simulator."""
+
+
+def mapped(array, order, dtype):
+    """An argument of which the simulator's TMA has a map."""
+    view, flat = array.view(Mapped), array.ravel("K")
+    view.order, view.tensor_map = order, simulated_instructions.FIRST_MAP + id(array)
+    steps = tuple(stride // array.itemsize for stride in array.strides)
+    values = values_of(bits_of(flat, dtype), dtype)
+    operand = SparseOperand(
+        dtype, array.shape, steps, lambda index: values.take(index, mode="clip")
+    )  # fmt: skip
+    matrix = Operand("a", array.itemsize, 16, 1, *array.shape, 0, *steps)
+    simulated_instructions.maps[view.tensor_map] = operand, matrix.tensor_map(dtype, 64, 64)
+    return view
+
+
+@pytest.mark.parametrize(
+    "dtype, extents, layouts",
+    [("bfloat16", (64, 64), ("row", "row")), ("float16", (64, 128), ("col", "col"))],
+    ids=str,
+)
+def test_operands_that_tma_copies(dtype, extents, layouts):
+    """A chain whose rings go round, with the next product's copies under way at each store."""
+    dtype = "float16" if ON_GPU else dtype
+
+    def chain(a, b, w, out, last):
+        row = cuda.blockIdx.x * own.m
+        acc = own.accumulator()
+        for col in range(0, b.shape[1], own.n):
+            own.product(acc, a, b, row, col)
+            if col + own.n >= b.shape[1]:
+                own.fetch_for_kept(w, 0)
+            own.store(acc, out, row, col)
+            own.apply(acc, halved)
+            own.keep(acc, col, b.shape[1])
+        for col in range(0, w.shape[1], own.n):
+            own.multiply_kept(acc, w, col)
+            if col + own.n < w.shape[1]:
+                own.fetch_for_kept(w, col + own.n)
+            own.store(acc, last, row, col)
+
+    def run():
+        m, k, n, columns = (304, 1000, 512, 328) if ON_GPU else (16, 264, own.n + 8, own.n + 8)
+        a, b, w = (
+            made(ints(shape, dtype, i) % 2 if i == 0 else ints(shape, dtype, i), layout)
+            for i, (shape, layout) in enumerate(
+                zip(((m, k), (k, n), (n, columns)), (*layouts, layouts[1]), strict=True)
+            )
+        )
+        out, last = xp.zeros((m, n), "float32"), xp.zeros((m, columns), "float32")
+        if ON_GPU:
+            own.launch(cuda.jit(chain), -(-m // own.m), a, b, w, out, last)
+        else:
+            operands = [
+                mapped(x, order, dtype)
+                for x, order in zip((a, b, w), (*layouts, layouts[1]), strict=True)
+            ]
+            values = *operands, out, last
+            run_block(chain, values, (1, 1, 1), (0, 0, 0), own.threads, own.smem_bytes)
+        a, b, w = (on_host(x).astype(float) for x in (a, b, w))
+        assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
+        np.testing.assert_array_equal(on_host(out), a @ b)
+        np.testing.assert_array_equal(on_host(last), a @ b / 2 @ w)
+
+    options = {"a": layouts[0], "b": layouts[1], "out": "float32", "instruction": "wgmma"}
+    if ON_GPU:
+        if device_facts(0).arch != "sm_90a":
+            pytest.skip("wgmma is Hopper's")
+        own = dxgemm.device.tile(dtype, *extents, kept=512, **options)
+        run()
+        return
+    with simulated_instructions.instructions(), plain_device_functions():
+        sys.modules["dxgemm.handwritten.parts.hopper"].begin_wgmma = meet_warpgroup
+        own = dxgemm.device.tile(dtype, *extents, kept=256, **options)
+        run()
+
+
+def meet_warpgroup():
+    """A wgmma begins when all threads of a warpgroup do: none frees what others have not read."""
+    Block.now.meet(16 + this_thread().threadIdx.x // 128, 128)
+
+
+@cuda.jit(device=True)
+def halved(value):
+    return float32(0.5) * value
+
+
 # --- Errors ---
 
 
@@ -379,6 +478,47 @@ assert (out == 360).all()
 [record] = dxgemm.cache_info().kernels
 print(record.implementation, record.entry)
 """
+
+
+BUILD = """
+from numba import cuda
+import dxgemm
+from dxgemm.epilogues import fast_tanh
+from dxgemm.compiler import FunctionSpec
+from dxgemm.compiler.build import compile_function
+from dxgemm.device.kernel import kernel_of
+
+tile = dxgemm.device.tile("bfloat16", 64, 64, instruction="wgmma")
+
+@cuda.jit(device=True)
+def bounded(x):
+    return fast_tanh(x)
+
+@cuda.jit
+def kernel(a, b, across, out):
+    acc = tile.accumulator()
+    tile.product(acc, a, b, 0, 0)
+    tile.apply(acc, bounded)
+    out[0, 0] = acc[0]
+    tile.product(acc, a, across, 0, 0)
+    out[1, 0] = acc[0]
+
+types = [("bfloat16", 2, "row"), ("bfloat16", 2, "row"), ("bfloat16", 2, "col"), ("float32", 2, "")]
+found = kernel_of(kernel)
+spec = FunctionSpec(
+    found.name, found.digest, found.make, tuple(types), "dxgemm.handwritten.frames.block_tile",
+    tile.key, tile.threads, tile.min_blocks, tile.smem_bytes,
+)
+built = compile_function(spec, "sm_90a")
+print([f"address, tensor_map_{i};" in built.ptx for i in range(4)])
+print(*(text in built.ptx for text in ("cp.async.bulk.tensor", "cp.async.cg", "tanh.approx")),
+      built.record.stack_bytes)
+"""
+
+
+def test_arguments_are_copied_by_tma_if_they_are_in_the_layout_of_the_tile(run_python):
+    """Others are copied by threads; functions of `dxgemm.epilogues` are those of kernels."""
+    assert run_python(BUILD).splitlines() == ["[True, True, False, False]", "True True True 0"]
 
 
 @pytest.mark.gpu

@@ -81,3 +81,15 @@ def test_the_site_builds(tmp_path):
         text=True,
     )
     assert finished.returncode == 0, finished.stderr
+    first = (tmp_path / "index.html").read_text()
+    assert f"dxgemm {dxgemm.__version__}" in first and "iframe-worker.js" in first
+    assert not re.findall(
+        r'(?:src|href)="https?://[^"]*\.(?:js|css)', first
+    )  # nothing from elsewhere
+    assert (tmp_path / "search" / "search_index.js").exists()  # of the search from disk
+    half = (tmp_path / "results" / "half.html").read_text()
+    assert half.count("<table>") == half.count('src="half.svg"') == 1 and '.csv"' in half
+    assert (tmp_path / "results" / "half-nvidia-h200.csv").exists()
+    assert 'data-label="x cuBLAS"' in (tmp_path / "ladder.html").read_text()
+    notebook = (tmp_path / "source" / "examples" / "quickstart.ipynb.html").read_text()
+    assert "ndarray (24, 20) float32" in notebook  # what a cell put out

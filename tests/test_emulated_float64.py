@@ -63,44 +63,37 @@ def test_sums_of_the_longest_k_fit_int32():
     assert moduli.LONGEST_K * max(m // 2 for m in moduli.MODULI if m % 2) ** 2 < 2**31
 
 
-def test_remainders_by_float32_are_exact():
-    """`make_remainder`, in NumPy, for every number that it may be given."""
-    total = np.arange(2**20, dtype=np.int32)
-    value = (total + moduli.TOTAL_BITS).view(np.float32) - np.float32(moduli.TOTAL)
-    np.testing.assert_array_equal(value, total)
-    for modulus in moduli.MODULI:
-        inverse, rounding = np.float32(1 / modulus), np.float32(moduli.ROUNDING)
-        quotient = (value * inverse + rounding) - rounding
-        nearest = total - modulus * quotient.astype(int)
-        assert (np.abs(nearest) <= modulus // 2).all()
-        bits = (value - np.float32(modulus) * quotient + rounding).view(np.int32)
-        np.testing.assert_array_equal(bits.astype(np.int8), nearest.astype(np.int8))
-        # Whether the compiler rounds between multiplication and addition does not matter.
-        fused = np.rint(value.astype(float) * inverse)
-        assert (np.abs(total - modulus * fused) <= modulus // 2).all()
-
-
 def bytes_of(value, width):
     return [value >> 8 * i & 255 for i in range(width)]
 
 
-@pytest.mark.parametrize(("bias", "width"), [(2**31, 4), (2**62, 8)])
-def test_weights_of_bytes_sum_up_to_a_remainder(bias, width):
+BIASES = [(0, 4), (2**31, 4), (2**62, 8), (2**63, 8)]
+
+
+@pytest.mark.parametrize(("bias", "width"), BIASES)
+def test_residues_by_float32_are_exact(bias, width):
+    """`make_residue`, in NumPy, for every sum of bytes that it may be given."""
     rng = np.random.default_rng(0)
-    values = [-bias, -1, 0, 1, bias - 1, *(int(x) for x in rng.integers(-bias, bias, 50))]
+    low, high = -bias, 2 ** (8 * width) - bias
+    drawn = (int(x) % (high - low) for x in rng.integers(0, 2**62, 50))
+    values = [low, 0, 1, high - 1, *(low + x for x in drawn)]
     for modulus in moduli.MODULI:
         packed, offset = moduli.byte_weights(modulus, bias, width)
         weights = [w for word in packed for w in word.to_bytes(4, "little", signed=True)]
         weights = [w - 256 if w > 127 else w for w in weights]
-        offset -= moduli.TOTAL_BITS
-        least = offset + 255 * sum(w for w in weights if w < 0)
-        most = offset + 255 * sum(w for w in weights if w > 0)
-        assert least >= 0 and most < 2**20
+        least, most = (offset + 255 * sum(w for w in weights if w * s > 0) for s in (-1, 1))
+        total = np.arange(least, most + 1, dtype=np.int32)
+        whole = total.view(np.float32).astype(np.int64)
+        assert (np.diff(whole) == 1).all()
+        # A product of two float32 is exact in float64.
+        product = total.view(np.float32).astype(float) * float(np.float32(1 / modulus))
+        quotient = (np.rint(product) + moduli.ROUNDING).astype(np.float32).view(np.int32)
+        residue = (total.astype(np.int64) - quotient.astype(np.int64) * modulus).astype(np.int8)
+        assert (2 * np.abs(residue.astype(int)) <= modulus).all()
+        assert ((whole - residue) % modulus == 0).all()
         for value in values:
-            total = offset + sum(
-                w * x for w, x in zip(weights, bytes_of(value + bias, width), strict=True)
-            )
-            assert (total - value) % modulus == 0
+            index = sum(w * x for w, x in zip(weights, bytes_of(value + bias, width), strict=True))
+            assert (int(whole[offset + index - least]) - value) % modulus == 0
 
 
 def residues_by_kernel(home, x, across, count):
@@ -163,7 +156,7 @@ def nearest(value, modulus):
 
 @pytest.mark.parametrize("count", MODULI_COUNTS)
 def test_sums_of_limbs_are_exact(count):
-    weights, product = reconstruct.weights_of(count)
+    weights, product = reconstruct.limbs_of_weights(count)
     limbs = range(len(product))
     whole = [
         sum(int(limb) << reconstruct.LIMB_BITS * i for i, limb in enumerate(parts))

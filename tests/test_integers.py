@@ -13,7 +13,7 @@ from oracle.inputs import operands
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call.bind import longest_product
+from dxgemm.call.bind import computation_of_reals
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import byte_products, cublas_limits
 from dxgemm.choice.legality import Candidate
@@ -25,12 +25,17 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.residue_products import lower_residues
-from dxgemm.problem import residue_form as _residue_form
-from dxgemm.problem.byte_form import ByteForm, JoinedForm
+from dxgemm.problem import integer_forms as _integer_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import INTEGER_BITS, MIXED_BITS, factor_dtypes
+from dxgemm.problem.integer_forms import (
+    DigitForm,
+    JoinedForm,
+    RemainderForm,
+    ResidueForm,
+    residue_form,
+)
 from dxgemm.problem.layout import Strides
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm, residue_form
 from dxgemm.runtime.program import Symbol
 from dxgemm.runtime.simulator import SimulatedLaunch
 
@@ -74,7 +79,7 @@ def exact(a, b, dtype, alpha=1, beta=0, c=None):
 
 # Of the forms, bytes make results of 32 bits, residues those of 64. The simulator runs two.
 FORMS = {
-    "themselves": type(None), "by bytes": ByteForm, "in one kernel": JoinedForm,
+    "themselves": type(None), "by bytes": DigitForm, "in one kernel": JoinedForm,
     "by residues": ResidueForm, "by remainders": RemainderForm,
 }  # fmt: skip
 WAYS = list(FORMS)[: 2 if simulator_enabled() else 4]
@@ -94,7 +99,7 @@ def way(request, monkeypatch):
         byte_products,
         "quickest",
         lambda problem, forms, device: next(
-            form for form in (*forms, None) if isinstance(form, FORMS[request.param])
+            (form for form in forms if type(form) is FORMS[request.param]), None
         ),
     )
     clear_routes()
@@ -353,6 +358,36 @@ def test_bytes_without_a_sign_on_tensor_cores(home, cupy, rng, dtype, name, orde
         np.testing.assert_array_equal(out.get(), exact(a, b, "int32"))
 
 
+STEPS = (Strides(0, 1000, 1), Strides(0, 1, 1001), Strides(0, 2003, 3), Strides(0, -7, -131))
+
+
+@pytest.mark.parametrize("card", ["H200", "A100"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8 int8", "int16", "int32", "int64"])
+def test_no_sizes_layouts_or_alignments_of_integers_are_refused(card, dtype):
+    device = find_card(card).facts
+    sizes = [(m, n, k) for m in (1, 3, 16, 17) for n, k in ((1, 1), (7, 19), (1000, 999))]
+    for index, (m, n, k) in enumerate(sizes + [(n, m, k) for m, n, k in sizes]):
+        for a, b in combinations(STEPS, repeat=2):
+            problem = replace(
+                contiguous_problem(dtype, m, n, k), a=a, b=b, a_alignment=1 << index % 5,
+                b_alignment=1 << index % 3,
+            )  # fmt: skip
+            computation = computation_of_reals(problem, None, device)
+            assert choose(computation.product, device).implementation.is_own
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint8 int8"])
+def test_few_rows_of_bytes_of_any_layout(home, cupy, rng, dtype):
+    a_dtype, b_dtype = factor_dtypes(dtype)
+    for m, n, k in ((1, 7, 19), (3, 1000, 999), (16, 129, 4097), (9, 64, 64)):
+        for m_now, n_now in ((m, n), (n, m)):
+            a, b = whole(rng, (m_now, k), a_dtype), whole(rng, (k, n_now), b_dtype)
+            for left, right in combinations(LAYOUTS, repeat=2):
+                out = dxgemm.gemm(laid(home, a, left), laid(home, b, right))
+                np.testing.assert_array_equal(home.fetch(out), exact(a, b, "int32"))
+
+
 @pytest.mark.gpu
 @all_ways
 def test_few_rows_and_columns(cupy, rng, way, dtype, out_dtype):
@@ -506,6 +541,22 @@ def test_reductions_of_the_extremes_of_int64(home):
             np.testing.assert_array_equal(found, reduction.on_host(a @ b))
 
 
+def _smaller(total, value):
+    return value if value < total else total
+
+
+@pytest.mark.parametrize("identity", [2**62 + 1, np.int64(-(2**53) - 1), 2**53 + 1.0, 2**70])
+def test_identities_of_inner_functions_are_exact_integers(home, identity):
+    @dxgemm.inner(add=_smaller, identity=identity)
+    def least(x, y):
+        return x + y
+
+    start = min(int(identity), 2**63 - 1)
+    a, b = np.array([[start - 1], [start]]), np.array([[0, -1]])
+    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), inner=least))
+    np.testing.assert_array_equal(found, [[start - 1, start - 2], [start, start - 1]])
+
+
 @pytest.mark.parametrize("way", WAYS[:3], indirect=True)
 def test_plans_matmul_and_symmetric_results(home, rng, way):
     m, n, k = SIZE
@@ -522,11 +573,47 @@ def test_plans_matmul_and_symmetric_results(home, rng, way):
     np.testing.assert_array_equal(home.fetch(found), exact(a, a.T, "int32"))
 
 
+TRIANGLES = {"both": np.ones_like, "lower": np.tril, "upper": np.triu}
+SYMMETRIC = [(way, dtype) for way in WAYS for dtype in ("bool", "int8", "int16", "uint32", "int64")]
+SYMMETRIC += [("by remainders", "int16")]
+
+
+@pytest.mark.parametrize("way, dtype", SYMMETRIC, indirect=["way"])
+def test_triangles_of_symmetric_results(home, rng, way, dtype):
+    """Each triangle, with and without c, a transpose that is added, or a modulus."""
+    m, k = (7, 5) if simulator_enabled() else (300, 70)
+    a, b = whole(rng, (m, k), dtype), whole(rng, (m, k), dtype)
+    out_dtype = "bool" if dtype == "bool" else NEW.get(dtype, "int32")
+    c = whole(rng, (m, m), out_dtype)
+    c = np.tril(c) + np.tril(c, -1).T
+    alpha, beta = (1, 1) if dtype == "bool" else (3, -5)
+    for index, (triangle, modulus, adds) in enumerate(
+        (triangle, modulus, adds)
+        for triangle in TRIANGLES
+        for modulus, adds in ((0, False), (0, True), (0 if dtype == "bool" else 97, False))
+    ):
+        reads_c = index % 4 != 0
+        if modulus:
+            matrix = exact_modulo(modulus, a, a.T, alpha, beta * reads_c, c).astype(out_dtype)
+        elif adds:
+            pair = np.concatenate([a, b], axis=1), np.concatenate([b, a], axis=1)
+            matrix = exact(pair[0], pair[1].T, out_dtype, alpha, beta * reads_c, c)
+        else:
+            matrix = exact(a, a.T, out_dtype, alpha, beta * reads_c, c)
+        out, b_given = whole(rng, (m, m), out_dtype), home.send(b) if adds else None
+        written = TRIANGLES[triangle](np.ones((m, m), bool)).astype(bool)
+        result = dxgemm.gemm_symmetric(
+            home.send(a), home.send(c) if reads_c else None, alpha, beta * reads_c, b=b_given,
+            triangle=triangle, out=home.send(out), modulus=modulus or None,
+        )  # fmt: skip
+        np.testing.assert_array_equal(home.fetch(result), np.where(written, matrix, out))
+
+
 def test_integers_of_torch(rng):
     m, n, k = SIZE
     torch = pytest.importorskip("torch")
     device = "cpu" if simulator_enabled() else "cuda"
-    for dtype in ("uint8", "int16", "int32", "int64", "bool"):
+    for dtype in (*INTEGER_BITS, "bool"):
         a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
         found = dxgemm.gemm(torch.tensor(a, device=device), torch.tensor(b, device=device))
         found = found.cpu().numpy()
@@ -536,7 +623,7 @@ def test_integers_of_torch(rng):
 def test_integers_of_jax(rng):
     m, n, k = SIZE
     jax, compiled = pytest.importorskip("jax"), pytest.importorskip("dxgemm.jax")
-    for dtype in ("uint8", "int16", "int32", "uint32", "bool"):
+    for dtype in (*(name for name, bits in INTEGER_BITS.items() if bits < 64), "bool"):
         a, b = whole(rng, (m, k), dtype), whole(rng, (k, n), dtype)
         found = np.asarray(dxgemm.gemm(jax.numpy.asarray(a), jax.numpy.asarray(b)))
         np.testing.assert_array_equal(found, exact(a, b, found.dtype.name))
@@ -595,8 +682,8 @@ def test_residues_are_made_of_integers_and_integers_of_residues(
 ):
     if not simulator_enabled():
         pytest.skip("the simulator's kernels read NumPy's memory")
-    monkeypatch.setattr(_residue_form, "LONGEST_K", most_k)
-    m, n, k = 3, 5, 19
+    monkeypatch.setattr(_integer_forms, "LONGEST_K", most_k)
+    m, n, k = 3, 5, 24 if order == "row" else 19  # rows of 24 are read by vectors
     a_dtype, b_dtype = factor_dtypes(dtype)
     a, b = extremes(m, n, k, a_dtype, b_dtype) if modulus else (
         whole(rng, (m, k), a_dtype), whole(rng, (k, n), b_dtype)
@@ -608,7 +695,7 @@ def test_residues_are_made_of_integers_and_integers_of_residues(
     if order == "column":
         problem = replace(problem, a=Strides(0, 1, m), b=Strides(0, 1, k))
     if modulus:
-        problem = replace(problem, precision=f"modulo {modulus}")
+        problem = replace(problem, modulus=modulus)
     arrays = {"a": a, "b": b, "c": c, "out": out}
     count = multiplied_by_residues(problem, arrays, -3, 7)
     if modulus:
@@ -661,7 +748,7 @@ def residues(values, modulus):
 def test_products_modulo_a_byte_are_one_product_of_bytes(home, rng, monkeypatch, way, dtype):
     """Reduced operands, whose sums are exact in int32 for a part of k at a time."""
     m, n, k = SIZE
-    monkeypatch.setattr(_residue_form, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
+    monkeypatch.setattr(_integer_forms, "MOST_SUM", 2**31 - 1 if dtype == "int8" else 3 * 128**2)
     a, b = extremes(m, n, k, *factor_dtypes(dtype))
     a[1:, ::2], b[:, 1:] = whole(rng, a[1:, ::2].shape, a.dtype), whole(rng, (k, n - 1), b.dtype)
     c = whole(rng, (m, n), "int64")
@@ -730,6 +817,7 @@ MODULAR_FAULTS = {
     "True": ({"modulus": True}, errors.SettingError, "modulus is True"),
     "a float": ({"modulus": 97.0}, errors.SettingError, "modulus is 97.0"),
     "a precision": ({"modulus": 97, "precision": "tf32"}, errors.PrecisionError, "leave out"),
+    "as a precision": ({"precision": "modulo 97"}, errors.PrecisionError, "is 'modulo 97'; pass"),
     "an epilogue": (
         {"modulus": 97, "epilogue": dxgemm.epilogues.scale(2)},
         errors.UnsupportedProblemError, "8 and 16 bits, whose sums are int32, not a modulus",
@@ -785,9 +873,9 @@ def test_groups_of_integers(home, rng, dtype):
 def test_one_kernel_computes_all_products_of_bytes():
     """Few rows of int16, of whose bytes one product alone has signs."""
     problem = contiguous_problem("int16", 8, 1000, 1024, layout="row_col")
-    form = ByteForm(problem)
-    kernel = choose(longest_product(form), find_card("H200").facts)
-    assert {kernel.implementation.supports(form.product(term)) for term in form.terms} == {None}
+    form = DigitForm(problem)
+    kernel = choose(form.product, find_card("H200").facts)
+    assert {kernel.implementation.supports(part) for part in form.passes} == {None}
 
 
 def test_explain_says_what_a_modulus_costs():

@@ -246,6 +246,8 @@ def products_of_cupy(cupy):
         "tensordot of pairs": lambda: cupy.tensordot(stack, other, ([0, 2], [0, 1])),
         "inner": lambda: cupy.inner(stack, a),
         "einsum": lambda: cupy.einsum("bij,bjk->bki", stack, other),
+        "inner of vectors": lambda: cupy.inner(a[0], a[1]),
+        "tensordot over all": lambda: cupy.tensordot(a, a, 2),
     }
 
 
@@ -288,6 +290,8 @@ def test_what_cupy_computes(cupy):
         cupy.tensordot(singles, singles.astype("float64"), ([1], [1]))
         with pytest.raises(ValueError, match=r".*"):
             cupy.matmul(singles, singles)
+        with pytest.raises(ValueError, match="C-contiguous"):
+            cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float32", order="F"))
     assert not patch.report().routed and len(patch.report().fell_through) >= 4
     with dxgemm.patch() as patch:
         for _ in range(3):
@@ -306,12 +310,25 @@ def test_transforms_of_torch(torch, random):
     def loss(a, b):
         return (a @ b).square().sum()
 
-    compiled = torch.compile(lambda a, b: a @ b, backend="eager")
+    def products(a, b):
+        return torch.mm(a, b) + torch.matmul(a, b) + a @ b + a.mm(b)
+
+    def scripted(a, b):
+        return torch.mm(a, b)
+
+    compiled = torch.compile(products, backend="eager", fullgraph=True)
     calls = {
         "vmap": lambda: torch.vmap(torch.mm)(stack, other),
         "grad": lambda: torch.func.grad(loss)(a, b),
         "jvp": lambda: torch.func.jvp(loss, (a, b), (a, b))[1],
         "compiled": lambda: compiled(a, b),
+        "scripted": lambda: torch.jit.script(scripted)(a, b),
+        "traced": lambda: torch.jit.trace(products, (a, b))(a, b),
+        "symbolic": lambda: torch.fx.symbolic_trace(products)(a, b),
+        "autocast": lambda: torch.autocast(DEVICE)(products)(a, b),
+        "sparse": lambda: torch.mm(a.to_sparse(), b),
+        "negative": lambda: torch.mm(torch.complex(a, a).conj().imag, b),
+        "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
     }
     expected = {name: call() for name, call in calls.items()}
     with dxgemm.patch(only=None) as patch:

@@ -28,7 +28,8 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.epilogues import Matrix
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.handwritten.parts.reduction import make_reducer
-from dxgemm.problem.fusion import FusedReduction
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import FusedReduction, Fusion
 
 KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "emulated")
 AXES = (None, 0, 1)
@@ -469,6 +470,30 @@ def test_as_many_extremes_as_asked_for(reduced, k):
             assert_equal(reduced(values, case), case.expected(values), case)
 
 
+@pytest.mark.parametrize("k, dtype", [(9, "float32"), (32, "float64")])
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core"))
+def test_many_extremes(reduced, path, k, dtype):
+    path.skip_unless_it_computes(dtype)
+    values = np.random.default_rng(k).integers(-9, 9, (2, *RAGGED[:2])).astype(dtype)
+    values = np.pad(values, ((0, 0), (0, 32), (0, 32)), mode="wrap")
+    values[0, 3, ::5], values[1, ::7, 2], values[:, 1] = np.nan, np.inf, -np.inf
+    for name, axis in (("smallest", 1), ("largest", 0), ("smallest", None)):
+        assert_equal(
+            reduced(values, Case(name, axis, k), path), Case(name, axis, k).expected(values), name
+        )
+
+
+def test_many_extremes_are_fused_from_shared_memory_alone():
+    for count, names in ((8, {"tuned", "emulated_float32"}), (9, {"tuned"})):
+        reduction = FusedReduction("smallest", 1, ("float32", "int64"), count)
+        problem = replace(
+            contiguous_problem("float32", 64, 64, 64),
+            epilogue=Fusion((), reduction.buffers, reduction=reduction),
+        )
+        for name in ("tuned", "emulated_float32", "naive"):
+            assert find_implementation(name).fuses_reduction(problem) == (name in names)
+
+
 def test_axes_count_from_the_end_too(reduced):
     values = np.random.default_rng(4).integers(-3, 4, (3, 4, 5)).astype(np.float32)
     for case in (Case("argmin", 1), Case("largest", 0, 2), Case("sum", 1), Case("norm", 0)):
@@ -896,7 +921,7 @@ def test_bad_reductions_are_refused(make):
         (lambda: reductions.max(axis=-3), "axis"),
         (lambda: reductions.max(axis="rows"), "axis"),
         (lambda: reductions.smallest(0), "smallest"),
-        (lambda: reductions.largest(9, axis=1), "largest"),
+        (lambda: reductions.largest(33, axis=1), "largest"),
         (lambda: reductions.smallest(2.5), "smallest"),
         (lambda: reductions.smallest(2, out=row), "smallest"),
         (lambda: reductions.largest(2, out=(row, row, row)), "largest"),

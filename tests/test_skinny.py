@@ -129,7 +129,7 @@ def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():
     [entry for entry in NAMED if entry[0] in ("skinny_shifted", "gemv")],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32", "float64"])
 def test_rows_of_odd_width_are_exact(hopper, home, dtype, name, config):
     if dtype not in find_implementation(name).kernel.dtypes:
         pytest.skip(f"{name} does not compute it")
@@ -154,7 +154,7 @@ def test_rows_of_odd_width_are_exact(hopper, home, dtype, name, config):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "config"), NAMED, ids=str)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32", "float64"])
 def test_every_config_is_exact_in_every_layout(hopper, home, dtype, name, config):
     """Shares of k of all lengths, also none; edges of tiles; few rows and few columns."""
     if dtype not in find_implementation(name).kernel.dtypes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from contract import misfit
+from counted_builds import made_up_kernel
 from known_devices import H200
 from oracle.abilities import inability
 from oracle.cases import Case
@@ -162,3 +164,36 @@ def test_kernels_keep_to_registers(run_python):
     lines = run_python(COMPILE).splitlines()
     assert len(set(lines)) == 9 and sum("sliced" in line for line in lines) == 3
     assert all(line.endswith(" 0") for line in lines), lines
+
+
+COMPILE_SUMS = """
+from dxgemm.compiler import compile_kernel
+from dxgemm.lower.product import lower_sums
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import sliced_problem
+from dxgemm.runtime.program import Program
+
+problem = contiguous_problem("float32", 64, 64, 8192)
+(spec,) = lower_sums(problem, sliced_problem(problem, 4), Program(())).specs
+for arch in ("sm_80", "sm_90a"):
+    kernel = compile_kernel(spec, arch)
+    waits, reads = (kernel.ptx.find(text) for text in ("griddepcontrol.wait", "ld.global.f32"))
+    print(arch, kernel.record.begins_early, 0 < waits < reads)
+"""
+
+
+def test_sums_are_added_by_a_kernel_that_begins_early_on_hopper_and_waits(run_python):
+    assert run_python(COMPILE_SUMS).splitlines() == ["sm_80 False False", "sm_90a True True"]
+
+
+@pytest.mark.gpu
+def test_only_a_kernel_that_waits_is_launched_early(hopper):
+    from dxgemm.runtime.launch import launch_config
+
+    attributes = []
+    for begins_early in (False, True):
+        kernel = made_up_kernel(b"", "add_slices", "", "sm_90a")
+        record = replace(kernel.record, begins_early=begins_early)
+        config, fields = launch_config(replace(kernel, record=record))
+        attributes.append((fields.attribute_count, len(config.attrs)))
+    assert attributes == [(0, 0), (1, 1)]

@@ -244,11 +244,10 @@ def test_what_cannot_be_symmetric_is_refused_before_anything_is_written(make, ho
     narrow.assert_unchanged()
 
 
-def test_int8_has_no_triangles_of_its_own(make):
+def test_no_transpose_is_added_modulo_a_number(make):
     (_, a), (_, c) = make((6, 4), "int8"), make((6, 6), "int32")
-    for options in ({"triangle": "upper"}, {"b": a.array}):
-        with pytest.raises(errors.UnsupportedProblemError, match="is written whole"):
-            dxgemm.gemm_symmetric(a.array, c.array, **options)
+    with pytest.raises(errors.UnsupportedProblemError, match="leave b out"):
+        dxgemm.gemm_symmetric(a.array, c.array, b=a.array, modulus=97)
     c.assert_unchanged()
 
 

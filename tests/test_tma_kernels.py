@@ -47,6 +47,7 @@ from dxgemm.handwritten.kernels.wgmma_float8 import Config as Float8Config
 from dxgemm.handwritten.parts.digit_terms import digits_of, terms_of
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
+from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.tensor_map import operand_of
 from dxgemm.lower.group_wgmma import FILES, lower_groups_of_k, wgmma_step
@@ -326,7 +327,7 @@ def test_groups_share_out_k():
 
 
 def test_products_of_residues():
-    count, m, n, k = 2, 9, 24, 16
+    count, m, n, k = 2, 9, 24, 144
     problem = problem_of_shape("float64", (1, m, n), k, precision="emulated2", b_order="col")
     spec = spec_of("emulated_float64", problem)
     operands = {
@@ -341,7 +342,8 @@ def test_products_of_residues():
         inside = np.minimum(col, n - 1)[:, None]
         left = a.at(matrix[:, None], row[:, None], depth)
         products = (left * b.at(matrix[:, None], inside, depth)).sum(1)
-        return np.where(col < n, products, 0)
+        half = np.array(MODULI)[matrix] // 2
+        return np.where(col < n, (products + half) % np.array(MODULI)[matrix] - half, 0)
 
     check(operands["out"], expected)
 

@@ -15,6 +15,7 @@ from oracle.kinds import KINDS, numpy_dtype, round_to_dtype
 
 import dxgemm
 from dxgemm import errors, inners, reductions
+from dxgemm.choice.legality import is_cleared
 from dxgemm.choice.problem_facts import filled_share
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import rank
@@ -366,3 +367,116 @@ def test_an_explanation_names_the_copies():
     text = str(dxgemm.explain(a, a[:, :8], triangular=("unit lower", None), implementation="tuned"))
     assert "clean_triangle" in text and "copies of a with zeros beside the diagonal" in text
     assert "49% of the products are skipped" in text
+
+
+def dirty_value(value, distance, keeps_diagonal, index):
+    """Value of an element; NaN beside the diagonal, and on a unit one."""
+    far = distance[np.minimum(index, len(distance) - 1)]
+    return np.where((far > 0) | ((far == 0) & (not keeps_diagonal)), np.nan, value(index))[()]
+
+
+CLEARED = [
+    (("full unit_upper", "unit_lower unit_upper"), "float16", (0, 0), "row row"),
+    (("upper full", "full lower"), "float16", (0, 0), "row col"),
+    (("upper lower",), "float16", (128, 0), "col col"),
+    (("unit_lower lower",), "float16", (0, 8), "col row"),
+    (("lower upper",), "float32", (0, 0), "row col"),
+    (("unit_upper full",), "float32", (0, 0), "col col"),
+]
+
+
+@pytest.mark.parametrize(("all_triangles", "dtype", "more", "orders"), CLEARED)
+def test_wgmma_clears_what_stands_beside_a_diagonal(all_triangles, dtype, more, orders):
+    """Zeros are put into the stages that a diagonal crosses, and ones on a unit diagonal."""
+    if not simulator_enabled():
+        pytest.skip("the kernels themselves run")
+    import simulated_instructions
+    from simulated_kernels import first_config, launch, matrices
+    from sparse_operands import SparseOperand, plain_device_functions, small
+
+    implementation = find_implementation("wgmma")
+    config = first_config(implementation, dtype)
+    m, n, k = config.tile_m + 8 + more[0], config.tile_n + more[1], 136
+    for triangles in all_triangles:
+        problem = Problem(
+            dtype=dtype, m=m, n=n, k=k, batch=1,
+            a=matrices(1, m, k, orders.split()[0]), b=matrices(1, k, n, orders.split()[1]),
+            c=NO_STRIDES, out=matrices(1, m, n), out_dtype=dtype, clears=triangles,
+            k_ranges=triangles.replace("unit_", ""),
+            precision="tf32" if dtype == "float32" else None,
+        )  # fmt: skip
+        assert implementation.supports(problem) is None
+        operands, exact = {"out": SparseOperand(dtype, (1, m, n), problem.out)}, []
+        sides = zip("ab", ((m, k), (k, n)), triangles.split(), strict=True)
+        for operand, (rows, cols), triangle in sides:
+            strides = getattr(problem, operand)
+            sign = 1 if triangle.endswith("lower") else -1
+            distance = distances((rows, cols)) * (0 if triangle == "full" else sign)
+            is_unit = triangle.startswith("unit")
+            order = distance if strides.col == 1 else distance.T
+            value = partial(dirty_value, small, order.ravel(), not is_unit)
+            operands[operand] = SparseOperand(dtype, (1, rows, cols), strides, value)
+            row, col = np.indices((rows, cols))
+            matrix = operands[operand].at(np.zeros_like(row), row, col)
+            matrix = np.where(distance > 0, 0, matrix)
+            exact.append(np.where((distance == 0) & is_unit, 1, matrix))
+        spec = implementation.spec_for(config, problem)
+        maps = implementation.kernel.tensor_maps(config, problem)
+        with simulated_instructions.instructions(), plain_device_functions():
+            for point in range(2):
+                place = (2, 1, 1), (point, 0, 0)
+                launch(spec, problem, operands, (), (np.float32(1), np.float32(0)), *place, maps)
+        (_, row, col), found = operands["out"].written()
+        assert len(found) == m * n
+        np.testing.assert_array_equal(found, (exact[0] @ exact[1])[row, col], err_msg=triangles)
+
+
+WGMMA = find_implementation("wgmma")
+
+
+ON_GPU = (
+    (("lower", None), (520, 264, 648), (False, False)),
+    (("unit lower", "upper"), (648, 520, 328), (False, True)),
+    ((None, "unit upper"), (264, 584, 520), (True, True)),
+    (("upper", "unit lower"), (328, 648, 520), (True, False)),
+    (("unit lower", "unit upper"), (520, 648, 264), (False, False)),
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", WGMMA.kernel.configs, ids=str)
+def test_every_config_of_wgmma_clears_triangles(config):
+    """With NaN in all that is not used; the layouts are those of the next ones for each config."""
+    number = WGMMA.kernel.configs.index(config)
+    kinds = [("float16", None), *[("float32", "tf32")] * config.takes("float32")]
+    for (dtype, precision), turn in product(kinds, range(2)):
+        triangular, sizes, turned = ON_GPU[(2 * number + turn) % len(ON_GPU)]
+        if dtype == "float32" and turned == (True, False):
+            continue  # of two MN-major operands one is copied
+        options = {"precision": precision, "implementation": ("wgmma", config)}
+        x, y = (
+            np.asfortranarray(z) if is_turned else z
+            for z, is_turned in zip(operands(dtype, *sizes), turned, strict=True)
+        )
+        exact = np.matmul(*map(triangle_of, (x, y), triangular), dtype="float32")
+        assert_product(triangular, x, y, exact, **options)
+        text = str(dxgemm.explain(x, y, triangular=triangular, **options))
+        assert "put beside the diagonal in shared memory" in text and "clean_triangle" not in text
+
+
+def test_copies_are_made_only_where_no_kernel_clears():
+    for size, dtype, precision, is_direct in (
+        (512, "float16", None, True), (512, "float32", "tf32", True), (512, "float32", None, False),
+        (511, "bfloat16", None, False), (512, "int8", None, False),
+    ):  # fmt: skip
+        problem = contiguous_problem(dtype, size, size, size, precision=precision)
+        problem = replace(problem, k_ranges="lower full", clears="unit_lower full")
+        assert is_cleared(problem, H200, None) is is_direct
+        assert is_cleared(problem, H200, "wgmma") is is_direct
+        sliced = "wgmma", WGMMA.kernel.configs[0], 2
+        assert not is_cleared(problem, H200, sliced) and not is_cleared(problem, H200, "tuned")
+        others = (i for i in dxgemm.implementations() if not i.kernel.clears_triangles)
+        assert all(implementation.supports(problem) for implementation in others)
+        if is_direct:
+            (first, *_) = rank(problem, H200).candidates
+            assert first.implementation is WGMMA and first.slices == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import os
 import re
 import subprocess
@@ -14,39 +16,133 @@ import pytest
 from conftest import SOURCES
 
 import dxgemm
+from dxgemm import device, distributed, epilogues, inners, reductions
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import Conjugate, Precision, Triangle
 from dxgemm.problem.dtypes import EMULATED, MODULI_COUNTS, PRECISIONS, THREE_PRODUCTS
 
-# A user's script; mypy must refuse the lines that end in "wrong", and no others.
+# A user's script that uses every public function; type checkers must refuse the lines that end in
+# "wrong", and no others.
 SCRIPT = """
+from typing import Any
+
 import numpy as np
 
 import dxgemm
-from dxgemm import reductions
-from dxgemm.epilogues import bias, relu
+import dxgemm.distributed
+import dxgemm.jax
+import dxgemm.torch
+from dxgemm import device, epilogues, errors, inners, reductions
+from dxgemm.epilogues import (
+    BoundEpilogue, ColumnVector, Epilogue, Inner, Integer, Matrix, Parameter, RowVector, Scalar,
+)
 
 a = np.ones((4, 4), np.float32)
 c = np.zeros((4, 4), np.float32)
+simulated: bool = dxgemm.simulate(unless_gpu=True)
 dxgemm.gemm(a, a, c, 2, 1)
 dxgemm.gemm(a, a, alpha=2j)
 dxgemm.gemm(a, a, alpha=np.float32(2), beta=np.float64(0.0), precision="tf32")
-dxgemm.gemm(a, a, alpha=np.complex64(2j), conjugate="ab", epilogue=bias(c[0]) | relu)
+dxgemm.gemm(a, a, alpha=np.complex64(2j), conjugate="ab", epilogue=epilogues.bias(c[0]))
 dxgemm.gemm(a, a, implementation=("tuned", "64x64x8 thread 8x4 stages 4", 2))
+dxgemm.gemm(a, a, triangular=("lower", None), mask=None, stream=None, batch_invariant=True)
 dxgemm.gemm_symmetric(a, c, triangle="lower", beta=np.float32(1))
+dxgemm.gemm_grouped([a, a], [a, a], alpha=[1.0, 2.0])
 dxgemm.matmul(a, a, alpha=np.float32(2), precision="emulated14")
-dxgemm.einsum("ij,jk", a, a, alpha=np.float32(2), precision="tf32", epilogue=relu)
+dxgemm.einsum("ij,jk", a, a, alpha=np.float32(2), precision="tf32", epilogue=epilogues.relu)
+dxgemm.tensordot(a, a, 1, beta=0.0)
 copied: int = dxgemm.explain_einsum("ij,jk", a, a).copied
+contraction: dxgemm.Contraction = dxgemm.explain_einsum("ij,jk", a, a)
 plan: dxgemm.Plan = dxgemm.plan(a, a, out=c, precision="3m", batch_invariant=True)
-text: str = dxgemm.explain(a, a, alpha=np.float32(2), precision="tf32").choice.implementation
+result: Any = plan()
+group: dxgemm.GroupedPlan = dxgemm.plan_grouped([a], [a])
+prepared: dxgemm.PreparedOperand = dxgemm.prepare(a, precision="emulated")
+explanation: dxgemm.Explanation = dxgemm.explain(a, a, alpha=np.float32(2), precision="tf32")
+text: str = explanation.choice.implementation
 work = dxgemm.explain_symmetric(a, triangle="upper", alpha=2.0).work
 sizes: tuple[int, int] = (work.m, plan.explain().work.n)
 time: float | None = dxgemm.explain_shape(4, 4, 4, precision="tf32").prediction.us
-
-simulated: bool = dxgemm.simulate(unless_gpu=True)
-dxgemm.gemm(a, a, epilogue=relu | reductions.mean(1, fused=False, keepdims=True))
 dxgemm.explain_shape(4, 4, 4, np.float32, out_dtype=np.dtype("float32"))
-values = relu.on_host(a)[0]
+names: list[str] = [implementation.name for implementation in dxgemm.implementations()]
+built: int = len(dxgemm.build(arch="sm_90a", implementations=("naive",), jobs=1))
+cleared: int = dxgemm.clear_cache() + len(str(dxgemm.cache_info()))
+fallen: int = dxgemm.emulation_fallbacks(0)
+with dxgemm.patch(dtypes=["float32"], only="faster") as patched:
+    print(patched.report())
+try:
+    dxgemm.gemm(a, a, c)
+except (dxgemm.DxgemmError, errors.LaunchError) as error:
+    print(error)
+
+
+@dxgemm.epilogue
+def shifted(value: float, row: int, col: int, by: Scalar, seed: Integer, along: RowVector) -> float:
+    return value + by
+
+
+@dxgemm.epilogue(outputs=("kept",))
+def kept(value: float, row: int, col: int, x: Matrix, y: ColumnVector) -> tuple[float, float]:
+    return value, value
+
+
+bound: BoundEpilogue = shifted(0.5, 1, c[0]) | epilogues.relu
+function: Epilogue = kept
+parameters: tuple[Parameter, ...] = kept.parameters
+values: Any = epilogues.relu.on_host(a)[0]
+bindings: list[BoundEpilogue] = [
+    epilogues.bias(c[0]), epilogues.bias_column(c[0]), epilogues.clamp(0, 1), epilogues.scale(2.0),
+    epilogues.dequantise(c[0], c[0]), epilogues.dropout(0.5, 1), epilogues.leaky_relu(0.1),
+    epilogues.residual(c), epilogues.scale_columns(c[0]), epilogues.scale_rows(c[0]),
+]
+ready: list[Epilogue] = [
+    epilogues.fast_gelu_tanh, epilogues.fast_silu, epilogues.fast_swiglu, epilogues.geglu,
+    epilogues.gelu, epilogues.gelu_tanh, epilogues.keep, epilogues.magnitude, epilogues.phase,
+    epilogues.sigmoid, epilogues.silu, epilogues.squared_magnitude, epilogues.swiglu,
+    epilogues.tanh,
+]
+numbers: list[float] = [
+    epilogues.logistic(1.0), epilogues.normal_cdf(1.0), epilogues.fast_tanh(1.0),
+]
+for chained in ready:
+    dxgemm.gemm(a, a, epilogue=bindings[0] | chained | reductions.argmin(1, fused=False))
+reduced: list[reductions.Reduction] = [
+    reductions.sum(0), reductions.mean(1, keepdims=True), reductions.norm(), reductions.min(0),
+    reductions.max(0), reductions.abs_max(), reductions.logsumexp(1), reductions.argmax(1),
+    reductions.smallest(4, 1), reductions.largest(4, 1),
+]
+found: reductions.Extremes = dxgemm.gemm(a, a, epilogue=reduced[-1])
+l1: Inner = dxgemm.inner(lambda x, y: abs(x - y), symmetric=True)
+
+
+@dxgemm.inner(add="min")
+def nearest(x: float, y: float) -> float:
+    return x + y
+
+
+inner_functions: list[Inner] = [
+    l1, nearest, inners.canberra, inners.chebyshev, inners.hamming, inners.l1, inners.logsumexp,
+    inners.max_min, inners.max_plus, inners.min_plus, inners.squared_euclidean,
+]
+for each in inner_functions:
+    dxgemm.gemm(a, a.T, inner=each)
+tile: device.Tile = device.tile("float32", 128, 128, a="row", b="col")
+
+x: Any = a
+y = dxgemm.torch.linear(x, x, x[0], activation="gelu")
+y = dxgemm.torch.gemm(y, y, y, alpha=0.5, beta=2.0)
+y = dxgemm.torch.scaled_mm(y, y, x, x) + dxgemm.torch.gemm_grouped(y, y, x)
+layer = dxgemm.torch.Linear(4, 4)
+dxgemm.torch.derivative(shifted)
+with dxgemm.torch.batch_invariant():
+    y = dxgemm.torch.matmul(y, y, 2.0)
+z = dxgemm.jax.gemm(x, x, alpha=2.0)
+y = dxgemm.distributed.all_gather_gemm(y, y, rows=[2, 2])
+y = dxgemm.distributed.gemm_reduce_scatter(y, y, method="peer")
+y = dxgemm.distributed.gemm_all_reduce(y, y)
+sharded = dxgemm.distributed.gemm(x, x)
+link: dxgemm.distributed.Link = dxgemm.distributed.NETWORK or dxgemm.distributed.NVLINK
+choice: dxgemm.distributed.Choice
+choice = dxgemm.distributed.explain("all_gather_gemm", 8, 8, 8, link=link)
 
 dxgemm.simulate(1, 2)  # wrong
 dxgemm.gemm(a, a, precision="tf33")  # wrong
@@ -64,15 +160,35 @@ dxgemm.explain(a)  # wrong
 """
 
 
-@pytest.mark.skipif(not find_spec("mypy"), reason="needs mypy: dxgemm[dev]")
-def test_mypy_finds_the_wrong_lines_of_a_script(tmp_path):
+CHECKERS = {
+    "mypy": ["--strict", "--config-file", os.devnull],
+    "pyright": ["--pythonpath", sys.executable],
+}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_checker_finds_the_wrong_lines_of_a_script(tmp_path, checker):
+    if not find_spec(checker):
+        pytest.skip(f"needs {checker}: dxgemm[dev]")
+    if subprocess.run([sys.executable, "-m", checker, "--version"], capture_output=True).returncode:
+        pytest.skip(f"{checker} fetches itself from npm at its first run, and cannot")
     (tmp_path / "script.py").write_text(SCRIPT)
-    program = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, "script.py"]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(SOURCES)]}))
+    program = [sys.executable, "-m", checker, *CHECKERS[checker], "script.py"]
     environment = {**os.environ, "MYPYPATH": str(SOURCES)}
     checked = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    found = {int(n) for n in re.findall(r"^script\.py:(\d+): error", checked.stdout, re.MULTILINE)}
-    lines = enumerate(SCRIPT.splitlines(), 1)
-    assert found == {n for n, line in lines if line.endswith("# wrong")}, checked.stdout
+    lines = re.findall(r"script\.py:(\d+):.* error", checked.stdout)
+    wrong = {n for n, line in enumerate(SCRIPT.splitlines(), 1) if line.endswith("# wrong")}
+    assert set(map(int, lines)) == wrong, checked.stdout + checked.stderr
+
+
+def test_the_script_uses_every_public_name():
+    used = set(re.findall(r"\w+", SCRIPT))
+    modules = (dxgemm, device, distributed, epilogues, inners, reductions)
+    assert not {name for module in modules for name in module.__all__} - used
+    tree = ast.parse((SOURCES / "dxgemm" / "torch" / "__init__.py").read_text())
+    (names,) = (n.value for n in tree.body if isinstance(n, ast.Assign))
+    assert not set(ast.literal_eval(names)) - used
 
 
 def test_types_name_what_calls_take():

@@ -153,6 +153,7 @@ SUBJECTS = (
     Subject("skinny_shifted", HALF, k=33, few=7, orders=("row", "col", "row", "row")),
     Subject("skinny_fma", k=32, few=8, orders=("row", "col", "row", "row")),
     Subject("gemv", HALF, few=1, kinds=TWO_KINDS),
+    Subject("gemv", "float64", few=1, kinds=TWO_KINDS),
     Subject("gemv", "int64", few=1, kinds=TWO_KINDS),
     Subject("tensor_batch", "float64"),
     Subject("half_batch", HALF, kinds=("rows", "matrices", "strides"), most_line=2**21),
@@ -770,7 +771,7 @@ def reducing(kind: str, axis: int | None, dtypes: tuple[str, ...]) -> Fusion:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_tile_is_reduced(shape, axis):
     batch, m, n = shape
-    (config,) = reduce_tiles.KERNEL.simulator_configs
+    config, _ = reduce_tiles.KERNEL.simulator_configs
     epilogue = reducing("sum", axis, ("float64",))
     strides = matrices(batch, m, n)
     problem = Problem(
@@ -802,7 +803,7 @@ def test_every_tile_is_reduced(shape, axis):
 
 def test_the_index_of_an_element_of_a_whole_matrix_is_right():
     m, n = 70_000, 70_001
-    (config,) = reduce_tiles.KERNEL.simulator_configs
+    config, _ = reduce_tiles.KERNEL.simulator_configs
     epilogue = reducing("largest", None, ("float32", "int64"))
     problem = Problem(
         dtype="float32", m=m, n=n, k=n, batch=1, a=Strides(0, n, 1), b=NO_STRIDES, c=NO_STRIDES,

@@ -1,9 +1,9 @@
-"""NumPy's shipped tests of products, with CuPy's arrays in NumPy's place, under `patch`.
+"""NumPy's shipped tests of products, with CuPy's arrays in NumPy's place, and CuPy's own.
 
-The test modules are imported as they are. Then the name `np` in them becomes CuPy, with NumPy for
-what CuPy lacks, and the assertions of `numpy.testing` take copies on the host. Each test is run
-twice, without the patch and with it. What fails without it is a difference between CuPy and NumPy,
-and counts as skipped.
+NumPy's test modules are imported as they are. Then the name `np` in them becomes CuPy, with NumPy
+for what CuPy lacks, and the assertions of `numpy.testing` take copies on the host. CuPy's tests,
+from its source package, stay as they are. Each test is run twice, without the patch and with it.
+What fails without it is a difference between CuPy and NumPy, and counts as skipped.
 """
 
 from __future__ import annotations
@@ -36,6 +36,16 @@ SUBJECTS = (
     (LINALG, "TestSolve or TestInv"),
     (LINALG, "TestPinv or TestLstsq"),
     (LINALG, "MultiDot or matmul or outer or vecdot or tensordot"),
+)
+# The same of CuPy's tests.
+CUPY_SUBJECTS = (
+    ("math_tests/test_matmul.py", "not ComputeTypes"),
+    ("math_tests/test_matmul.py", "ComputeTypes"),
+    ("linalg_tests/test_product.py", "TestProduct"),
+    ("linalg_tests/test_product.py", "not TestProduct"),
+    ("linalg_tests/test_einsum.py", "Error or Unary or Ternary or Large"),
+    ("linalg_tests/test_einsum.py", "ListArgEinSum or Binary"),
+    ("linalg_tests/test_solve.py", "Pinv or Lstsq or Tensor or Inv"),
 )
 
 
@@ -109,14 +119,14 @@ def _looked_up(stand: Any, name: str) -> Any:
 
 
 class _Outcomes:
-    """Plugin that adapts the modules, and keeps the outcome of each test."""
+    """Plugin that adapts the modules to a library, if there is one, and keeps the outcomes."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self.found: dict[str, tuple[str, str]] = {}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        for module in {item.module for item in items}:
+        for module in {item.module for item in items} if self._library else ():
             adapt(module, self._library)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -126,9 +136,8 @@ class _Outcomes:
             self.found[report.nodeid] = report.outcome, " ".join(text.split())[:200]
 
 
-def _outcomes(path: str, chosen: str, library: Any) -> dict[str, tuple[str, str]]:
+def _outcomes(file: Path, chosen: str, library: Any) -> dict[str, tuple[str, str]]:
     plugin = _Outcomes(library)
-    file = Path(numpy.__file__).parent / path
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts="]
     options += [f"--rootdir={file.parent}", "-c", "/dev/null"]
     options += ["-W", "ignore", "-k", chosen]
@@ -138,7 +147,7 @@ def _outcomes(path: str, chosen: str, library: Any) -> dict[str, tuple[str, str]
 
 
 def run(path: str, chosen: str, library: Any = None) -> dict[str, Any]:
-    """Run tests of a module without the patch and with it; returns counts, and what failed.
+    """Run tests of NumPy without the patch and with it; returns counts, and what failed.
 
     Args:
         path: the module, in NumPy's package.
@@ -147,14 +156,21 @@ def run(path: str, chosen: str, library: Any = None) -> dict[str, Any]:
     """
     if library is None:
         import cupy as library
-    plain = _outcomes(path, chosen, library)
+    return compare(Path(numpy.__file__).parent / path, chosen, library)
+
+
+def compare(file: Path, chosen: str, library: Any = None) -> dict[str, Any]:
+    """`run` of any module, which is left as it is without a library."""
+    plain = _outcomes(file, chosen, library)
     patch = dxgemm.patch(only=None)
     with patch:
-        patched = _outcomes(path, chosen, library)
+        patched = _outcomes(file, chosen, library)
     counts: dict[str, Any] = {"passed": 0, "skipped": {}, "failed": []}
     for name, (outcome, text) in patched.items():
-        if plain[name][0] != "passed":
-            reason = "skipped by NumPy" if plain[name][0] == "skipped" else "CuPy alone fails"
+        was, why = plain.get(name, ("missing", ""))
+        if was != "passed":
+            reason = f"CuPy alone: {why.partition(':')[0][:60]}"
+            reason = "skipped by the library" if was == "skipped" else reason
             counts["skipped"][reason] = counts["skipped"].get(reason, 0) + 1
         elif outcome == "passed":
             counts["passed"] += 1

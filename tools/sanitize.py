@@ -40,6 +40,7 @@ from dxgemm.runtime import workspace
 PLAIN, ADVISORY = "plain", "racecheck"
 LANES = (PLAIN, "memcheck", "initcheck", "synccheck", ADVISORY)
 SIZES = [(5, 6, 7), (8, 8, 8)] if simulator_enabled() else [(130, 266, 43), (64, 128, 64)]
+SEVERAL_TILES = (530, 700, 328)  # of every tile, with edges, and several stages of k
 TOOLKITS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 TIMEOUT_S = 1800
 
@@ -210,7 +211,18 @@ def slices(dtype: str) -> None:
     check(("slices", dtype), result, wide(a) @ wide(b))
 
 
-BEYOND = {"fused": fused, "series": series}
+def tiles() -> Iterator[Callable[[], None]]:
+    """Yield products by the tiles of wgmma whose blocks or warpgroups take turns or share."""
+    (implementation,) = (i for i in dxgemm.implementations() if i.name == "wgmma")
+    kind = KINDS["float16"]
+    for config in implementation.configs(kind.dtype):
+        if config.is_pingpong or config.is_paired or config.is_turned:
+            for order in ("row", "col"):
+                case = config, SEVERAL_TILES, (order, order), True, 1
+                yield lambda case=case: multiply("wgmma", kind, *case)
+
+
+BEYOND = {"fused": fused, "series": series, "tiles": tiles}
 SUBJECTS = (*(i.name for i in dxgemm.implementations() if i.is_own), *BEYOND)
 
 

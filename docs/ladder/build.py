@@ -15,10 +15,11 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import excerpts
 import model
-from measured import REPOSITORY, SIZE, Measured, commits, kernel_file, load_measured
+from measured import REPOSITORY, SIZE, Measured, commits, kernel_file, load_measured, load_rows
 
 import dxgemm
 from dxgemm.cli.counters import STALLS, busiest_pipe, top_stall
@@ -27,6 +28,8 @@ from dxgemm.gpu.occupancy import Occupancy, occupancy, sm_limits
 PAGE = REPOSITORY / "docs" / "ladder.md"
 KERNELS = REPOSITORY / "handwritten"
 ARCH = "sm_90a"
+SHORT = [(m, n, k) for m in (2048, 4096) for n in (2048, 4096) for k in (512, 1024)]
+SHORT_RUNGS = ("shared_tile", "thread_tile_2d", "conflict_free", "async_copy", "tuned", "cublas")
 NO_RESULTS = "Not measured yet: `python benchmarks/run.py --suite ladder`, on an NVIDIA H200."
 
 
@@ -203,6 +206,27 @@ def summary_text(measured: list[Measured]) -> str:
     return "\n\n".join(parts)
 
 
+def short_text() -> str:
+    """Table of products of few k: rungs against cuBLAS."""
+    rows: dict[tuple[int, int, int], dict[str, dict[str, Any]]] = {}
+    for row in load_rows():
+        if (shape := (row["m"], row["n"], row["k"])) in SHORT and row["dtype"] == "float32":
+            rows.setdefault(shape, {})[row["implementation"]] = row
+    if not rows:
+        return NO_RESULTS
+    lines = [
+        [
+            " x ".join(map(str, shape)),
+            *(figure(of[name]["tflops"]) for name in SHORT_RUNGS),
+            f"{of[SHORT_RUNGS[-2]]['vs_cublas']:.2f}",
+        ]
+        for shape, of in sorted(rows.items())
+    ]
+    return table(
+        ["m x n x k, float32, TFLOP/s", *SHORT_RUNGS, f"{SHORT_RUNGS[-2]} x cuBLAS"], lines
+    )
+
+
 def rooflines_text(measured: list[Measured]) -> str:
     """Figures of all rungs under the limits of memory and arithmetic."""
     if not measured:
@@ -224,6 +248,7 @@ def render(page: str) -> str:
     """
     measured = load_measured()
     texts = {"summary": summary_text(measured), "rooflines": rooflines_text(measured)}
+    texts["short"] = short_text()
     for implementation in dxgemm.implementations():
         if implementation.rung is not None:
             texts[implementation.name] = rung_text(implementation.name, measured)

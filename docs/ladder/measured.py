@@ -41,16 +41,22 @@ class Measured:
         return rate
 
 
-def load_measured() -> list[Measured]:
-    """In order of rung and arithmetic; empty until results are committed."""
+def load_rows() -> list[dict[str, Any]]:
+    """Rows of the suite; empty until results are committed."""
     path = RESULTS / "ladder.json"
-    if not path.exists():
-        return []
+    return (
+        [b["extra_info"] for b in json.loads(path.read_text())["benchmarks"]]
+        if path.exists()
+        else []
+    )
+
+
+def load_measured() -> list[Measured]:
+    """In order of rung and arithmetic."""
     rungs = {i.name: i for i in dxgemm.implementations() if i.rung is not None}
     counters = load_counters()
     found = []
-    for benchmark in json.loads(path.read_text())["benchmarks"]:
-        row = benchmark["extra_info"]
+    for row in load_rows():
         if (row["m"], row["n"], row["k"]) != (SIZE, SIZE, SIZE):
             continue
         rung = rungs.get(row["implementation"])

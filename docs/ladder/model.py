@@ -33,7 +33,7 @@ READ_A_ALONG_K = ("shared_tile", "thread_tile_1d")
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles that share data: of a CTA, and of a reader of shared memory (thread, warp, warpgroup).
+    """Tiles that share data: a block's, and that of a reader of shared memory, such as a warp.
 
     Attributes:
         block: rows and columns of a block's tile; None where nothing is kept in shared memory.
@@ -70,7 +70,7 @@ def tiles_of(config: Any) -> Tiles:
 
 
 def depth_of(config: Any) -> int:
-    """Number of k that a CTA keeps in shared memory at a time; 1 where it keeps none."""
+    """Number of k that a block keeps in shared memory at a time; 1 where it keeps none."""
     depth: int = getattr(config, "tile_k", getattr(config, "tile", 1))
     return depth
 

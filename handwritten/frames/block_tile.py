@@ -4,58 +4,76 @@ A kernel calls them with its arrays, and gets its threads' sums as arrays in reg
 is there twice: with copies of 16 bytes, for operands in the layouts that the tile is made for, and
 without, for any others; the strides and addresses decide at run time.
 A tile of results may be kept in shared memory as the a of a second product: its tiles of a stage
-follow one another behind the ring, which then has stages of b alone.
+follow one another after the ring, which then has stages of b alone.
+Tiles by wgmma have TMA copy operands that are arguments of the kernel, if the launch gave these
+tensor maps: their types say so, and the copies for others are not compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.frames.ring import ALIGNMENT
 from dxgemm.handwritten.parts.array_operand import (
+    make_choice,
     make_operand,
     make_registers,
     put_registers,
     take_registers,
+    tensor_map_of,
 )
 from dxgemm.handwritten.parts.block_parts import (
     TileParts,
+    Ways,
     is_left,
     is_mma,
     make_line_parts,
     make_mma_parts,
     make_thread_parts,
 )
+from dxgemm.handwritten.parts.elementary import FUNCTIONS
 from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
 from dxgemm.handwritten.parts.place import Tile
 from dxgemm.handwritten.parts.tile_order import make_tile_map
 from dxgemm.handwritten.parts.tiles import smem_alignment
 from dxgemm.handwritten.parts.unroll import device, static_range
 
-SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share what is in L2
+ELEMENTARY = FUNCTIONS  # that users' kernels may call, by the names of `dxgemm.epilogues`
+SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share data in L2
 
 
 class BlockTile(NamedTuple):
-    """Device functions of all threads of a block; r and c are a place in the tile.
+    """Device functions of all threads of a block; r and c are a row and a column of the tile.
 
     Attributes:
-        origin: (m, n) -> row and column of the block's tile in a result of m x n.
+        origin_of: (index, m, n) -> row and column of a tile in a result of m x n.
+        origin: (m, n) -> those of the block's tile.
         accumulator: () -> a thread's array of sums.
-        product: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:].
-        product_of_kept: (acc, b, col): those of the kept tiles with b[:, col:].
+        apply: (acc, function): acc[i] = function(acc[i]).
+        fetch: (a, b, row, col): begin what copies can begin ahead.
+        multiply: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:] that are fetched.
+        product: both.
+        fetch_for_kept, multiply_kept, product_of_kept: the same of the kept tiles with b[:, col:].
         position: (i) -> r and c of element i of a thread's sums.
         keep: (acc, col, cols): keep the sums as columns col and on of a matrix of so many columns.
         store: (acc, out, row, col).
     """
 
+    origin_of: Callable[..., Any]
     origin: Callable[..., Any]
     accumulator: Callable[..., Any]
+    apply: Callable[..., None]
+    fetch: Callable[..., None]
+    multiply: Callable[..., None]
     product: Callable[..., None]
-    product_of_kept: Callable[..., None] | None
     position: Callable[..., Any]
-    keep: Callable[..., None] | None
     store: Callable[..., None]
+    keep: Callable[..., None] | None = None
+    fetch_for_kept: Callable[..., None] | None = None
+    multiply_kept: Callable[..., None] | None = None
+    product_of_kept: Callable[..., None] | None = None
 
 
 def extents(config: Any, layouts: tuple[str, str]) -> tuple[int, int]:
@@ -66,7 +84,7 @@ def extents(config: Any, layouts: tuple[str, str]) -> tuple[int, int]:
 
 
 def ring_bytes(config: Any, dtype: str) -> int:
-    """Shared memory of products and stores, in bytes: kept tiles begin behind it."""
+    """Shared memory of products and stores, in bytes: kept tiles begin after it."""
     size: int = config.smem_bytes(dtype)
     return -(-size // ALIGNMENT) * ALIGNMENT
 
@@ -93,11 +111,20 @@ def make_block_tile(
     if dtype in HALVES or is_mma(config):
         make_parts = make_line_parts if dtype in HALVES else make_mma_parts
     parts = make_parts(config, dtype, out_dtype, layouts, ring_bytes(config, dtype))
-    smem_of, thread_of = _make_block()
+    smem_of, thread_of = block = _make_block()
     position = _make_position(parts, thread_of)
-    product = _make_product(parts, dtype, layouts, smem_of, thread_of)
+    a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
+    make_products = partial(_make_products, dtype=dtype, block=block)
+    products = _make_operand_products(
+        *make_products(parts.of_operands, orders=layouts, allows=(a_allows, b_allows))
+    )
     store_tile, out_operand = parts.store, make_operand("out", out_dtype)
     count, sums = len(parts.fragment.rows), "float64" if dtype == "float64" else "float32"
+
+    @device
+    def apply(acc, function):
+        for i in static_range(count):
+            acc[i] = function(acc[i])
 
     @device
     def store(acc, out, row, col):
@@ -106,13 +133,16 @@ def make_block_tile(
             out.shape[0], out.shape[1],
         )  # fmt: skip
 
-    keep, product_of_kept = None, None
+    of_kept: list[Callable[..., None]] = []
     if kept:
-        block = smem_of, thread_of, position
-        keep, product_of_kept = _make_kept(config, dtype, parts, layouts, kept, block)
-    locate = _make_locate(*extents(config, layouts))
+        of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
+        orders = layouts[1], layouts[1]  # b is in the place of both
+        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows))
+        of_kept += _make_kept_products(*made)
+    origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
-    return BlockTile(locate, accumulator, product, product_of_kept, position, keep, store)
+    functions = *origins, accumulator, apply, *products, position, store, *of_kept
+    return BlockTile(*functions)
 
 
 def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -134,7 +164,8 @@ def _make_block() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return smem_of, thread_of
 
 
-def _make_locate(tile_m: int, tile_n: int) -> Callable[..., Any]:
+def _make_origins(tile_m: int, tile_n: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions origin_of and origin."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import cuda
@@ -142,13 +173,17 @@ def _make_locate(tile_m: int, tile_n: int) -> Callable[..., Any]:
     locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "")
 
     @device
-    def origin(m, n):
+    def origin_of(index, m, n):
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+        _, row, col = locate(int32(index), tiles_m, tiles_n)
         return row, col
 
-    return origin
+    @device
+    def origin(m, n):
+        return origin_of(cuda.blockIdx.x, m, n)
+
+    return origin_of, origin
 
 
 def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +191,7 @@ def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[
 
     corner, (rows, cols) = parts.corner, parts.fragment
     bits = len(rows).bit_length() - 1
-    # All extents are powers of two: a place is the sum of those of its index's bits.
+    # All extents are powers of two: an offset is the sum of those of its index's bits.
     row_steps = tuple(rows[1 << bit] for bit in range(bits))
     col_steps = tuple(cols[1 << bit] for bit in range(bits))
 
@@ -172,11 +207,15 @@ def _make_position(parts: TileParts, thread_of: Callable[..., Any]) -> Callable[
 
 
 def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number: int) -> Any:
-    """A device function: True if an operand of rows x cols allows the fast copies of its layout."""
+    """A device function: True if an operand of rows x cols allows the fast copies of its layout.
+
+    None if there are none.
+    """
+    if not parts.reads_vectors[number]:
+        return None
     from dxgemm.handwritten.parts.intrinsics import global_address
 
     item_bytes, is_whole, along_row = ITEM_BYTES[dtype], parts.needs_whole, layouts[number] == "row"
-    has_vectors = parts.reads_vectors[number]
 
     @device
     def allows(operand, rows, cols):
@@ -184,57 +223,128 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
         place = global_address(operand.data) | other * item_bytes
         if is_whole:
             place |= (cols if along_row else rows) * item_bytes
-        return not has_vectors or (unit == 1 and place % VECTOR_BYTES == 0)
+        return unit == 1 and place % VECTOR_BYTES == 0
 
     return allows
 
 
-def _make_product(
-    parts: TileParts, dtype: str, layouts: tuple[str, str], smem_of: Any, thread_of: Any
-) -> Callable[..., None]:
-    """The device function product."""
+def _make_products(
+    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Device functions (a, b, row, col, k): fetch, and multiply, which takes the sums first.
+
+    Args:
+        orders: layouts in which TMA copies a and b.
+        allows: of a and of b, as `_make_allows` makes them; None of an a that is kept, in whose
+            place there is b.
+        block: the device functions of `_make_block`.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
+    (smem_of, thread_of), (a_allows, b_allows) = block, allows
     a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
-    fast, plain, is_single = parts.fast, parts.plain, not any(parts.reads_vectors)
-    a_allows, b_allows = (_make_allows(parts, dtype, layouts, number) for number in range(2))
+    fast, plain, boxes = ways
+    checks_a, checks_b = a_allows is not None, b_allows is not None
+    has_fast = checks_a or checks_b
 
     @device
-    def product(acc, a, b, row, col):
-        sync_block()  # others may still use the shared memory
-        left, right, k = a_operand(a), b_operand(b), int32(a.shape[1])
-        m, n, smem, thread = a.shape[0], b.shape[1], smem_of(), thread_of()
-        none = int32(0)
+    def fetch(a, b, row, col, k):
+        """Threads copy as they multiply."""
+
+    @device
+    def multiply(a, b, row, col, k):
+        sync_block()  # others may still use the shared memory, or write what is kept
+        left, right, k = a_operand(a), b_operand(b), int32(k)
+        m, n, smem, thread, none = a.shape[0], b.shape[1], smem_of(), thread_of(), int32(0)
         tile = Tile(none, none, none, row, col, m, none, k)
-        if is_single:
-            sums = plain(smem, thread, none, tile, left, right, m, n, k)
-        else:
-            is_fast = a_allows(left, m, k) and b_allows(right, k, n)
+        is_fast = has_fast
+        if checks_a:
+            is_fast = a_allows(left, m, k)
+        if checks_b:
+            is_fast = is_fast and b_allows(right, k, n)
+        if has_fast:
             if is_fast:
                 sums = fast(smem, thread, none, tile, left, right, m, n, k)
             else:
                 sums = plain(smem, thread, none, tile, left, right, m, n, k)
-        put_registers(acc, sums)
+        else:
+            sums = plain(smem, thread, none, tile, left, right, m, n, k)
+        return sums
 
-    return product
+    if boxes is not None:
+        fetch_boxes, multiply_boxes = boxes
+
+        @device
+        def fetch_mapped(a, b, row, col, k):
+            maps = tensor_map_of(a), tensor_map_of(b)
+            fetch_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
+
+        @device
+        def multiply_mapped(a, b, row, col, k):
+            maps = tensor_map_of(a), tensor_map_of(b)
+            return multiply_boxes(smem_of(), thread_of(), maps, int32(row), int32(col), int32(k))
+
+        fetch = make_choice(orders, fetch_mapped, fetch)
+        multiply = make_choice(orders, multiply_mapped, multiply)
+
+    @device
+    def put_sums(acc, a, b, row, col, k):
+        put_registers(acc, multiply(a, b, row, col, k))
+
+    return fetch, put_sums
 
 
-def _make_kept(
-    config: Any, dtype: str, parts: TileParts, layouts: tuple[str, str], kept: int, block: Any
-) -> tuple[Callable[..., None], Callable[..., None]]:
-    """The device functions keep and product_of_kept."""
+def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch, multiply and product."""
+
+    @device
+    def fetch(a, b, row, col):
+        fetch_tile(a, b, row, col, a.shape[1])
+
+    @device
+    def multiply(acc, a, b, row, col):
+        put_sums(acc, a, b, row, col, a.shape[1])
+
+    @device
+    def product(acc, a, b, row, col):
+        fetch(a, b, row, col)
+        multiply(acc, a, b, row, col)
+
+    return fetch, multiply, product
+
+
+def _make_kept_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
+
+    @device
+    def fetch_for_kept(b, col):
+        fetch_tile(b, b, 0, col, b.shape[0])
+
+    @device
+    def multiply_kept(acc, b, col):
+        put_sums(acc, b, b, 0, col, b.shape[0])
+
+    @device
+    def product_of_kept(acc, b, col):
+        fetch_for_kept(b, col)
+        multiply_kept(acc, b, col)
+
+    return fetch_for_kept, multiply_kept, product_of_kept
+
+
+def _make_keep(
+    config: Any, dtype: str, parts: TileParts, layouts: tuple[str, str], kept: int, smem_of: Any,
+    position: Any,
+) -> Callable[..., None]:  # fmt: skip
+    """The device function keep."""
     from numba import float32, float64, int32
 
-    from dxgemm.handwritten.parts.intrinsics import sync_block
-
-    smem_of, thread_of, position = block
-    b_operand, is_single = make_operand("b", dtype), not parts.reads_vectors[1]
-    b_allows = _make_allows(parts, dtype, layouts, 1)
-    fast, plain, put, run = parts.kept_fast, parts.kept_plain, parts.put, parts.run
-    count, start = len(parts.fragment.rows), ring_bytes(config, dtype)
-    tile_m, _ = extents(config, layouts)
+    put, run, count = parts.put, parts.run, len(parts.fragment.rows)
+    put_run, place, has_runs = parts.put_run, parts.place, parts.put_run is not None
+    tile_k = config.tile_k
+    start, (_, tile_n) = ring_bytes(config, dtype), extents(config, layouts)
     scalar = float64 if dtype == "float64" else float32
     room = -(-kept // config.tile_k) * config.tile_k
 
@@ -242,32 +352,28 @@ def _make_kept(
     def keep(acc, col, cols):
         smem: int32 = smem_of() + start
         sums = take_registers(count, acc)
-        for i in static_range(0, count, run):
-            r, c = position(i)
-            k: int32 = col + c
-            # Columns behind the last are k of the next product, to which they must not add.
-            values = ()
-            for j in static_range(run):
-                value = sums[i + j]
-                if k + j >= cols:
-                    value = scalar(0)
-                values = values + (value,)
-            if k < room:
-                put(smem, r, k, values)
-
-    @device
-    def product_of_kept(acc, b, col):
-        sync_block()  # others may still use the shared memory, or write what is kept
-        right, k, none = b_operand(b), int32(b.shape[0]), int32(0)
-        smem, thread, m, n = smem_of(), thread_of(), int32(tile_m), b.shape[1]
-        tile = Tile(none, none, none, none, col, m, none, k)
-        if is_single:
-            sums = plain(smem, thread, none, tile, right, right, m, n, k)
-        else:
-            if b_allows(right, k, n):
-                sums = fast(smem, thread, none, tile, right, right, m, n, k)
+        if col + tile_n <= cols and col + tile_n <= room and col % tile_k == 0:
+            if has_runs:  # few addresses, so little code, which runs once
+                r, c = position(0)
+                first = place(smem, r, int32(col + c))
+                for number in static_range(count // run):
+                    put_run(first, number, sums[run * number : run * number + run])
             else:
-                sums = plain(smem, thread, none, tile, right, right, m, n, k)
-        put_registers(acc, sums)
+                for i in static_range(0, count, run):
+                    r, c = position(i)
+                    put(smem, r, int32(col + c), sums[i : i + run])
+        else:
+            for i in static_range(0, count, run):
+                r, c = position(i)
+                k: int32 = col + c
+                # Columns behind the last are k of the next product, to which they must not add.
+                values = ()
+                for j in static_range(run):
+                    value = sums[i + j]
+                    if k + j >= cols:
+                        value = scalar(0)
+                    values = values + (value,)
+                if k < room:
+                    put(smem, r, k, values)
 
-    return keep, product_of_kept
+    return keep

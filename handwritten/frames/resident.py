@@ -7,11 +7,11 @@ A kernel is this text and four parts, device functions:
     multiply   a part of k into the sums of a thread
     store      what becomes of them
 
-All of a tile is on its way to shared memory at once, and there is no pipeline but the blocks that
+All copies of a tile are in flight at once, and there is no pipeline but the blocks that
 share an SM. A block takes several tiles if they are small, each with threads and shared memory of
 its own. Larger matrices are computed tile by tile, and go through k by `tile_k`.
 Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched GEMM for GPUs", ISC
-2016, for several problems a block.
+2016, for several problems per block.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def make_resident_kernel(
         a_copies, a_source = begin_a(a_smem, tile, tile.row, own.a, own.m, own.k, batch)
         b_copies, b_source = begin_b(b_smem, tile, tile.col, b_columns, own.n, own.k, batch)
 
-        # --- Main loop: all parts of a tile of k on their way at once ---
+        # --- Main loop: the copies of all parts of k are in flight at once ---
         sums, where = begin(a_smem, b_smem, tile.thread)
         for step in range(tile.steps):
             for part in static_range(parts):
@@ -108,7 +108,7 @@ def make_resident_kernel(
                 sync()  # before the next tile, or the result, overwrites this one
 
         # --- Epilogue ---
-        # Nothing is stored of a tile behind the last one.
+        # No element is stored of a tile beyond the last one.
         stored: int32 = own.m if tile.exists else 0
         result = Result(own.alpha, own.beta, own.c, own.out, stored, own.n, batch, extra)
         if is_shared:

@@ -35,7 +35,7 @@ def make_ring_kernel(
     Args:
         tile_k: k of a stage.
         fill: the load's device function: (smem, thread, work, tile, a, b, m, n, k) -> the thread's
-            next copies, once all stages but one are on their way.
+            next copies, once all stages but one are in flight.
         multiply: device function: (smem, thread, next copies, stages of the tile) -> sums.
     """
     from numba import cuda, int32

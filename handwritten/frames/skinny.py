@@ -82,7 +82,7 @@ def make_skinny_kernel(
         cuda.syncwarp()
         cuda.syncthreads()
 
-        # --- Epilogue: sums take the place of the stages; a cluster adds up, each block a share ---
+        # --- Epilogue: sums overwrite the stages; each block of a cluster adds up a share ---
         if thread < WARPGROUP:
             put(sums, smem, thread)
         if partial_tiles > 1:

@@ -2,13 +2,13 @@
 
 Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
 modulus and 0 modulo the others. Q, the integer that brings X nearest to 0, comes from the sum of
-r_i * W_i / P in float32: X is below 0.49 P, so that its error does not matter. All else is computed
-modulo 2**64; or modulo p, by W_i and P modulo p. A thread has four neighbours of a row.
+r_i * W_i / P in fixed point: X is below 0.49 P, so that its error does not matter. All else is
+computed modulo 2**64; or modulo p, by W_i and P modulo p. A thread has four neighbours of a row.
 Layout: c and out (m, n), any strides, any batch, in int64 or uint64; modulo p of 32 bits, too. The
 residues, which `digits` and `emulated_float64` make, are in the last operand: bytes (moduli, m, n),
-any batch, rows padded to 32 bytes. Modulo p, numbers follow them: p, its inverse in float64, P
-modulo p, and each W_i modulo p. Or p and its inverse follow sums in int32, rows padded to 32
-elements, which are reduced modulo p alone. a, b and k are not used.
+any batch, rows padded to 32 bytes. Modulo p, numbers follow them: p, its inverse in float64, P,
+-128 times the sum of all W_i, and each W_i, modulo p. Or p and its inverse follow sums in int32,
+rows padded to 32 elements, which are reduced modulo p alone. a, b and k are not used.
 Source: Chinese remainders as in D. Knuth, "The Art of Computer Programming", 4.3.2; `moduli`,
 `modular`.
 """
@@ -16,82 +16,40 @@ Source: Chinese remainders as in D. Knuth, "The Art of Computer Programming", 4.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig
-from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.moduli import make_combine
 from dxgemm.handwritten.parts.residue_store import make_take
-from dxgemm.handwritten.parts.unroll import device, static_range
+from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
 WIDTH, LANES = 4, 32  # elements of a thread, threads along a row
 
 
-def tile(config: ThreadsConfig) -> tuple[int, int]:
+class Config(ThreadsConfig):
+    """Threads of a block."""
+
+    def min_blocks(self, dtype: str) -> int:
+        """Minimum resident blocks per SM, so that enough reads are under way."""
+        return 4
+
+
+def tile(config: Config) -> tuple[int, int]:
     """Rows and columns of a block."""
     lanes = min(LANES, config.threads)
     return config.threads // lanes, lanes * WIDTH
 
 
-def block_count(config: ThreadsConfig, problem: Any) -> int:
+def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch, matrix after matrix."""
     rows, cols = tile(config)
     count: int = problem.batch * -(-problem.m // rows) * -(-problem.n // cols)
     return count
 
 
-def word(value: int) -> int:
-    """The low 64 bits of an integer, as an int64."""
-    return (value + 2**63) % 2**64 - 2**63
-
-
-def weights_of(count: int) -> tuple[list[int], int]:
-    """W_i for each modulus, nearest to 0, and P."""
-    moduli, weights = MODULI[:count], []
-    product = prod(moduli)
-    for modulus in moduli:
-        others = product // modulus
-        weight = others * pow(others, -1, modulus)
-        weights.append(weight if 2 * weight < product else weight - product)
-    return weights, product
-
-
-def numbers_modulo(modulus: int, count: int) -> tuple[int | float, ...]:
-    """The numbers that follow the residues for a result modulo a number."""
-    weights, product = weights_of(count)
-    return (modulus, 1 / modulus, product % modulus, *(weight % modulus for weight in weights))
-
-
-def make_combine(count: int, is_modular: bool) -> Callable[..., Any]:
-    """A device function: (residues, extra) -> the integer that has `count` residues, as int64.
-
-    Modulo a number, an integer of up to 2**12 times that which is congruent to it.
-    """
-    from numba import float32, int64
-
-    wholes, product = weights_of(count)
-    words, product_word = tuple(map(word, wholes)), word(product)
-    shares = tuple(float(float32(whole / product)) for whole in wholes)
-
-    @device
-    def combine(residues, extra):
-        total, share = int64(0), float32(0)
-        for i in static_range(count):
-            if is_modular:
-                total += int64(residues[i]) * extra[4 + i]
-            else:
-                total += int64(residues[i]) * int64(words[i])
-            share += float32(residues[i]) * float32(shares[i])
-        if is_modular:
-            return total - int64(round(share)) * extra[3]
-        return total - int64(round(share)) * int64(product_word)
-
-    return combine
-
-
 def make_kernel(
-    config: ThreadsConfig, dtype: str, out_dtype: str, count: str, kind: str = "",
+    config: Config, dtype: str, out_dtype: str, count: str, kind: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one dtype of c and out and so many moduli, as a Python function to compile.
@@ -102,16 +60,16 @@ def make_kernel(
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.addend import make_plus_c
+    from dxgemm.handwritten.parts.elements import make_put_neighbours
     from dxgemm.handwritten.parts.modular import make_finish
-    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     moduli, (rows, cols), is_modular = int(count), tile(config), kind != ""
-    is_sum = kind == "sums"
-    lanes = cols // WIDTH
+    is_sum, lanes = kind == "sums", cols // WIDTH
     find_piece, combine = make_find_piece(rows, cols), make_combine(moduli, is_modular)
     take = make_take(moduli, WIDTH, "int32" if is_sum else "int8")
-    finish, (begin, put) = make_finish(out_dtype), make_put_element("int64", out_dtype)
+    finish, plus_c = make_finish(out_dtype), make_plus_c("int64", out_dtype)
+    put = make_put_neighbours(WIDTH, out_dtype)
 
     @gemm_kernel
     def add_residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -121,31 +79,29 @@ def make_kernel(
         row = int64(first_row + thread // lanes)
         col = int64(first_col + thread % lanes * WIDTH)
         if row < m and col < n:
-            # With a modulus, alpha and beta are applied before the element is put.
-            at = begin(matrix, alpha, beta, c, out, extra)
-            if is_modular:
-                at = begin(matrix, int64(1), int64(0), c, out, extra)
             loaded = take(extra[0][0], matrix, m, n, row, col)
+            place, values = matrix * c.batch + row * c.row + col * c.col, ()
             for j in static_range(WIDTH):
+                of_element = ()
+                for i in static_range(moduli):
+                    of_element = of_element + (int32(loaded[i][j]),)
+                value = int64(of_element[0]) if is_sum else combine(of_element, extra)
                 if col + j < n:
-                    of_element = ()
-                    for i in static_range(moduli):
-                        of_element = of_element + (int32(loaded[i][j]),)
-                    if is_sum:
-                        value = int64(of_element[0])
-                    else:
-                        value = combine(of_element, extra)
+                    at = place + j * c.col
                     if is_modular:
-                        place = matrix * c.batch + row * c.row + (col + j) * c.col
-                        value = finish(value, alpha, beta, c, place, extra[1], extra[2])
-                    put((value,), at, row, col + j)
+                        value = finish(value, alpha, beta, c, at, extra[1], extra[2])
+                    else:
+                        (value,) = plus_c((int64(alpha * value),), beta, c, at, 0)
+                values = values + (value,)
+            place = matrix * out.batch + row * out.row + col * out.col
+            put(values, out, place, n - col)
 
     return add_residues_kernel
 
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(ThreadsConfig(threads=256),),
-    simulator_configs=(ThreadsConfig(threads=2),),
+    configs=(Config(threads=256),),
+    simulator_configs=(Config(threads=2),),
     block_count=block_count,
 )

@@ -11,7 +11,9 @@ Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
 precision; out also in int8, to which no c is added.
 Constraints: see `GroupsConfig`.
-Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions".
+On Hopper this kernel is launched before the slices have ended, and waits for them.
+Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions"; CUDA C++ Programming
+Guide, "Programmatic Dependent Launch".
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from dxgemm.handwritten.parts.kernel import Kernel
 @dataclass(frozen=True)
 class Config(GroupsConfig):
     """A `GroupsConfig` whose groups have an element each."""
+
+    begins_early = True
 
     @property
     def elements(self) -> int:
@@ -78,6 +82,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.elements import make_find_element, make_put_element
     from dxgemm.handwritten.parts.inner import make_combine, make_plus
+    from dxgemm.handwritten.parts.intrinsics import wait_earlier_kernel
     from dxgemm.handwritten.parts.unroll import device, gemm_kernel
 
     scalar = np.dtype(dtype).type
@@ -97,7 +102,7 @@ def make_kernel(
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This group's element, this thread's place ---
+        # --- This group's element, this thread's share ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
@@ -115,6 +120,7 @@ def make_kernel(
 
         # --- Main loop: this member's slices ---
         total = start
+        wait_earlier_kernel()
         if is_inside:
             place = matrix * a.batch + sum_row * a.row + sum_col
             across = matrix * a.batch + sum_col * a.row + sum_row
@@ -126,7 +132,7 @@ def make_kernel(
         sums = merge_members((smem,), thread, member, (total,))
         # --- Epilogue ---
         if is_inside and member == 0:
-            put(sums, begin(matrix, alpha, beta, c, out, extra), row, col)
+            put(sums, begin(matrix, scalar(alpha), scalar(beta), c, out, extra), row, col)
 
     return add_slices_kernel
 

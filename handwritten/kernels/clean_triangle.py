@@ -1,7 +1,7 @@
-"""Copy of a triangular matrix, with zeros beside its diagonal, for products that read these.
+"""Copy of a triangular matrix, with zeros on the other side of its diagonal, for other kernels.
 
 Idea: a block copies a tile, its lanes along a row; a thread reads all of its elements before it
-writes the first, so that they are on their way together. Elements of the other triangle are not
+writes the first, so that its loads are in flight together. Elements of the other triangle are not
 used, and far from the diagonal, where no kernel reads (`k_ranges`), not written.
 Layout: a (m, n), any strides, any batch; out (m, n), row-major. k is the number of elements beyond
 the diagonal of each row that are written. Complex elements are pairs, with strides of parts. Short
@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts import diagonal
 from dxgemm.handwritten.parts.k_ranges import LOWER
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 STEPS = 4  # rows of a thread, and elements of each
-# Bits of 1.
-ONES = {"float16": 0x3C00, "bfloat16": 0x3F80, "float8_e4m3fn": 0x38, "float8_e5m2": 0x3C}
-WORD_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -51,30 +49,6 @@ def block_count(config: Config, problem: Any) -> int:
     return count
 
 
-def make_mask(packed: int, is_lower: bool, one: int) -> Callable[..., Any]:
-    """Make a device function: (word, columns from the diagonal to its first) -> the clean word."""
-    from numba import int32
-
-    from dxgemm.handwritten.parts.unroll import device
-
-    bits, is_unit = WORD_BITS // packed, one != 0
-    beside = 1 if is_unit else 0  # columns from the diagonal to the first element that is kept
-
-    @device
-    def mask(word, distance):
-        if is_lower:  # so many elements are kept, the first ones
-            count: int32 = min(max(1 - beside - distance, 0), packed)
-            word = word if count == packed else int32(word & ((1 << count * bits) - 1))
-        else:  # so many are not
-            count = min(max(beside - distance, 0), packed)
-            word = int32(0) if count == packed else int32(word & (-1 << count * bits))
-        if is_unit and distance <= 0 and distance > -packed:
-            word = int32(word | one << -distance * bits)
-        return word
-
-    return mask
-
-
 def make_kernel(
     config: Config, dtype: str, triangle: str, unit_dtype: str, parts: str, epilogue: Any = None
 ) -> Callable[..., None]:
@@ -92,11 +66,12 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    element = numba.uint16 if dtype in ONES else getattr(numba, dtype)
+    element = numba.uint16 if dtype in diagonal.ONES else getattr(numba, dtype)
     is_lower, is_unit = triangle == LOWER, unit_dtype != ""
-    one, width = ONES.get(unit_dtype, 1), 2 if parts == "pairs" else 1
+    one, width = diagonal.ONES.get(unit_dtype, 1), 2 if parts == "pairs" else 1
     packed = int(parts) if parts.isdecimal() else 1
-    mask = make_mask(packed, is_lower, one * is_unit)
+    mask = diagonal.make_mask(packed, is_lower, is_unit)
+    put_one = diagonal.make_put_one(packed, one)
     lanes, rows = config.lanes, config.rows
     tile_rows, tile_cols = config.tile
     tile_items = tile_cols * packed
@@ -136,6 +111,8 @@ def make_kernel(
                     value = a.data[source + row * a.row + col * a.col + part]
                 if packed > 1:
                     value = mask(value, distance)
+                    if is_unit:
+                        value = put_one(value, distance)
                 if is_diagonal and part == 0:
                     value = element(one)
                 held = held + (value,)

@@ -1,4 +1,4 @@
-"""Many small complex matrices, multiplied as they lie: pairs of real and imaginary parts.
+"""Many small complex matrices, read in place as pairs of real and imaginary parts.
 
 Idea: grown from `small_batch`, whose tiles and copies it has, with complex elements: a matrix
 crosses memory once, in one launch (`complex_product` says how a thread multiplies).
@@ -47,7 +47,7 @@ class Config(small_batch.Config):
             yield "tiles, and parts of k, are read in vectors of 2"
 
     def tile_registers(self, dtype: str) -> int:
-        """Registers of sums, of a vector a row, of a row of b and of the same times i."""
+        """Registers of the sums, of a vector per row, of a row of b and of that row times i."""
         size = np.dtype(dtype).itemsize
         elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 2 * self.thread_n
         return elements * size // 4

@@ -1,8 +1,8 @@
-"""Copy of a complex matrix for real products: scaled, conjugated, turned, expanded, or in parts.
+"""Copy of a complex matrix for real products: scaled, conjugated, transposed or expanded, or parts.
 
 Idea: complex numbers are pairs of neighbouring real ones. So a row-major C (m, n) is a real matrix
-of 2 n columns as it lies, a (m, k) one of 2 k, and C = a @ b is the product of these by b expanded:
-under each row of b, taken as 2 n real columns, follows the same row times i. Or the real parts,
+of 2 n columns as it is stored, a (m, k) one of 2 k, and C = a @ b is their product with an expanded
+b: each row of b, taken as 2 n real columns, is followed by that row times i. Or the real parts,
 the imaginary parts and, for three products, their sums are multiplied (complex_sum.py). Tiles go
 through shared memory, so that both sides are read and written along their contiguous dimension.
 Layout: a (m, n) of complex elements, any strides, any batch; out (m, n) likewise, or (2 m, n) if

@@ -1,12 +1,12 @@
 """The complex result of real products of parts, or of slices of k.
 
 Idea: with P of the real parts, Q of the imaginary parts, and S of the sums of both, re = P - Q and
-im = S - P - Q: three products in the place of four; where im is small beside P and Q, it keeps
-fewer digits. Or the real and the imaginary parts of a alone are multiplied by b as it lies: with
+im = S - P - Q: three products instead of four; where im is small beside P and Q, it keeps
+fewer digits. Or the real and the imaginary parts of a alone are multiplied by b as it is: with
 the products P + i P' and Q + i Q', re = P - Q' and im = P' + Q. Of a Hermitian result, P holds the
 real and Q the imaginary parts, of which half are computed: those on and below the diagonal. Sums of
 split-K slices of complex elements are added in their order. An epilogue gets the complex result;
-what it makes of it, complex or real, is stored.
+its result, complex or real, is stored.
 Layout: a holds the products, row-major each, b.batch apart, for each matrix of the batch: P, Q and
 S (m, n), or P and Q, or k slices, of complex elements; c and out (m, n), any strides. All strides
 count real elements. alpha and beta are the real and the imaginary part of the factor of the

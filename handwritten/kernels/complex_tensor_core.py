@@ -1,4 +1,4 @@
-"""Complex128 on tensor cores, multiplied as it lies: pairs of real and imaginary parts.
+"""Complex128 on tensor cores, read in place as pairs of real and imaginary parts.
 
 Idea: grown from `tensor_core`. A complex element is 16 bytes, what a thread copies and reads at a
 time in any layout: no operand is copied or transposed beforehand. An instruction multiplies 16 x 8

@@ -1,4 +1,4 @@
-"""Complex matrices as they lie, by thread tiles of complex sums and a pipeline of copies.
+"""Complex matrices read in place, by thread tiles of complex sums and a pipeline of copies.
 
 Idea: grown from `tuned`, whose pipeline it has, with the arithmetic of `complex_batch`. An element
 of a or b that a thread has read takes part in twice as many multiply-adds as a real one, so 8 x 8
@@ -40,7 +40,7 @@ from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.thread_mainloop import make_load, make_multiply
 
 OTHER_REGISTERS = 16  # of a thread, besides sums and fragments
-BANKS_BYTES = 256  # of a warp's access of 8 bytes a lane, twice all banks
+BANKS_BYTES = 256  # of a warp's access with 8 bytes per lane: twice all banks
 
 
 @dataclass(frozen=True)

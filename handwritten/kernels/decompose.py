@@ -5,7 +5,7 @@ second time backwards, while the end is still in L2: first for the largest magni
 gives the power of two that brings it into [2**14, 2**15), then to write the parts
 hi = float16(x * s) and lo = float16((x * s - hi) * 2**12).
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
-parameter the buffers of parts, of the factors 1 / s and of the status: two numbers a block, see
+parameter the buffers of parts, of the factors 1 / s and of the status: two numbers per block, see
 below.
 Constraints: none; but see `validity_check` for what emulated_float32 may multiply.
 Source: H. Ootomo and R. Yokota, arXiv 2203.03341, for the two parts and the factor of the second.
@@ -63,7 +63,7 @@ class Config(GroupsConfig):
         return self.groups * (WIDTH if innermost == "mn" else 1)
 
     def smem_bytes(self, dtype: str) -> int:
-        """Four numbers a thread and a flag."""
+        """Four numbers per thread and a flag."""
         return self.threads * WIDTH * 4 + 4
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -89,7 +89,7 @@ def block_count(config: Config, problem: Any) -> int:
 def make_take_ahead(
     unrolled: int, k_step: int, is_abreast: bool, is_vector: bool
 ) -> Callable[..., Any]:
-    """A device function: four elements at each of the next places along k, all under way at once.
+    """A device function: four elements at each of the next indices along k, all in flight at once.
 
     (pointer, source, depth, k_stride, step, count, k) -> `unrolled` tuples, k_step apart. `count`
     elements exist: lines abreast if MN-major, else elements of the line.
@@ -215,7 +215,7 @@ def make_kernel(
 
     @gemm_kernel
     def decompose_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This block's lines, this thread's place ---
+        # --- This block's lines, this thread's share ---
         smem = cuda.shared.array(threads * slots, int32)
         lax_smem = cuda.shared.array(1, int32)
         parts, factors, status = extra[0][0], extra[1][0], extra[2][0]

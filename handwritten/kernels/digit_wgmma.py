@@ -92,28 +92,31 @@ def make_digit_multiply(config: WgmmaConfig, terms: tuple[Term, ...]) -> Callabl
             if factors[term] > 1:
                 acc = scaled(int32(factors[term]), acc)
             own: int32 = of_product * widths[term]
-            acc, stage, parity = adds[term](acc, smem, full, empty, thread, own, stage, parity)
+            acc, stage, parity = adds[term](
+                acc, smem, full, empty, thread, own, stage, parity, tile
+            )
         return acc, stage, parity
 
     return multiply
 
 
 def make_kernel(
-    config: WgmmaConfig, dtype: str, integers: str, epilogue: Any = None
+    config: WgmmaConfig, dtype: str, integers: str, stored: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     Args:
         integers: dtype of the product of integers.
+        stored: triangles of a symmetric result that are written; "" for another result.
     """
     terms = terms_of(integers)
     return make_tma_kernel(
         config,
         ROW_BYTES,
-        make_place(config, ROW_BYTES),
+        make_place(config, ROW_BYTES, stored),
         make_digit_load(config, terms, digits_of(integers)),
         make_digit_multiply(config, terms),
-        make_store(config, "int32", True, False, "", None, "int32"),
+        make_store(config, "int32", True, False, stored, None, "int32"),
     )
 
 

@@ -3,7 +3,7 @@
 Idea: grown from `wgmma`. x * s = hi + lo / 2**12, hi and lo in float16, with s the power of two
 that brings the largest element of its row of a (column of b) into [2**14, 2**15); `decompose` makes
 them. hi keeps the upper 11 bits, lo the next 12 but for a rounding. Of the four products, lo @ lo
-is too small to matter; three wgmmas a step give a @ b. Sums of tensor cores are truncated, not
+is too small to matter; three wgmmas per step give a @ b. Sums of tensor cores are truncated, not
 rounded, which is a bias that grows with their number: so after a few steps they are added to the
 sum of a section of k by true float32 additions, and the next sum begins anew. lo @ hi and hi @ lo
 have sums of their own, or they would be truncated where hi @ hi is. Sections are added to a total:
@@ -12,7 +12,7 @@ of a thread are more registers than all threads can have, so the producer leaves
 The total is scaled back, exactly, before alpha, c and the epilogue see it. Of a symmetric result,
 half the tiles are computed (`triangle`).
 Layout: a (m, k) and b (k, n) as `decompose` leaves them, K-major or MN-major, any batch; c and out
-(m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
+(m, n), any strides. In the last parameter, after the epilogue's operands: the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: m, n and k are free. If the flag is not 0, the kernel computes nothing and leaves the
 product to `native_fallback`.
@@ -80,7 +80,7 @@ def supports(problem: Any) -> str | None:
 
 
 def accuracy(problem: Any) -> str:
-    """Statement of what is kept of the operands, and of the bound on the error."""
+    """Statement of the kept bits of the operands, and of the bound on the error."""
     return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
 
 

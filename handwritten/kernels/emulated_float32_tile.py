@@ -5,7 +5,7 @@ of each part of a and of b. hi @ hi is summed anew for each step of 16 k, and ad
 true float32 additions; lo @ hi and hi @ lo are summed over a stage. A warp has 32 x 32 elements, so
 that these three sums and the fragments of two steps fit its registers.
 Layout: a (m, k) and b (k, n) as `decompose` leaves them, K-major or MN-major, any batch; c and out
-(m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
+(m, n), any strides. In the last parameter, after the epilogue's operands: the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: compute capability 8.0; m, n and k are free. If the flag is not 0, the kernel computes
 nothing and leaves the product to `native_fallback`.

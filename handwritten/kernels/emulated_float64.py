@@ -3,7 +3,7 @@
 Idea: grown from `wgmma`. a and b are scaled to integers whose residues by pairwise coprime moduli
 are int8 (`residues`). int32 sums of their products are exact; a sum's residue is that of the
 integers' product, which `reconstruct` finds from all of them. The products by the moduli are the
-matrices of a batch, one after the other. Only the store differs: it writes a byte an element. Of a
+matrices of a batch, one after the other. Only the store differs: it writes a byte per element. Of a
 symmetric result, the tiles that meet the lower triangle are computed; `reconstruct` mirrors them.
 Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
 (batch, moduli, m, n), rows padded to 32 bytes. In the last parameter the flag of

@@ -1,10 +1,10 @@
-"""One row or a few, or columns, by elements as they lie: for matrices of odd width, and integers.
+"""One or a few rows or columns, read by elements: for odd widths, float64 and integers.
 
-Idea: a warp reads neighbouring elements of the larger operand, one a thread, so that rows may begin
-anywhere. A thread has 32 of them on their way, and multiplies each by the elements of the few rows
+Idea: a warp reads neighbouring elements of the larger operand, one per thread, so rows may begin
+anywhere. A thread has 32 of them in flight, and multiplies each by the elements of the few rows
 at its k. If the operand is contiguous along k, the threads of a warp share out k, and a warp has
-rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up what
-its threads have, and the blocks of a cluster, which share the k of a tile, in the order of their
+rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up the
+sums of its threads, and the blocks of a cluster, which share the k of a tile, in the order of their
 ranks (skinny_store.py).
 Integers are summed in as many bits as the result has.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
@@ -29,6 +29,7 @@ INTEGERS = (
     "int16", "uint16", "int32", "uint32", "int64", "uint64", "int16 uint16", "uint16 int16",
     "int32 uint32", "uint32 int32",
 )  # fmt: skip
+WIDE = (*INTEGERS, "float64")  # dtypes whose sums may have 64 bits
 WARPS = 8
 WARP = 32
 TILE_K = 128
@@ -54,11 +55,11 @@ class Config(skinny_layouts.SkinnyConfig):
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the warps' sums, and of those that come from a cluster: of 64 bits at most."""
-        return self.sums_bytes * (WARPS + (self.split_k > 1)) * (2 if dtype in INTEGERS else 1)
+        return self.sums_bytes * (WARPS + (self.split_k > 1)) * (2 if dtype in WIDE else 1)
 
     def min_blocks(self, dtype: str) -> int:
         # Their reads hide each other's latency; sums of 64 bits need registers.
-        return 1 if self.few > 1 and dtype in INTEGERS else 2
+        return 1 if self.few > 1 and dtype in WIDE else 2
 
     def accumulator_bytes(self, dtype: str) -> int:
         return TILE // WARPS * self.few * 4
@@ -89,7 +90,7 @@ def measured_as(dtype: str) -> str:
 def sums_dtype(dtype: str, out_dtype: str) -> str:
     """Dtype of sums."""
     if dtype not in INTEGERS:
-        return "float32"
+        return "float64" if dtype == "float64" else "float32"
     return "int64" if out_dtype in ("int64", "uint64") else "int32"
 
 
@@ -99,7 +100,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool, sums: str) -> Ca
     It takes x and y, the elements of both operands, the offsets of the thread's rows and columns,
     the steps of their k, the thread's first k, and the end of the share. `sums` is their dtype.
     """
-    from numba import float32, int32, int64
+    import numba
 
     from dxgemm.handwritten.parts.intrinsics import low_word, outer_product, zeros
     from dxgemm.handwritten.parts.operands import HALVES
@@ -108,7 +109,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool, sums: str) -> Ca
     rows = TILE // WARPS if is_along_k else TILE // WARP
     k_next = WARP if is_along_k else WARPS  # from a thread's k to its next
     few, steps = config.few, TILE_K // k_next
-    scalar = {"int32": int32, "int64": int64}.get(sums, float32)
+    int32, scalar = numba.int32, getattr(numba, sums)
     cast = low_word if sums == "int32" else scalar
     widen = WIDEN[dtype] if dtype in HALVES else cast
 
@@ -153,7 +154,7 @@ def make_multiply(config: Config, dtype: str, is_along_k: bool, sums: str) -> Ca
 def make_offsets(count: int, step: int) -> Callable[..., Any]:
     """A device function: (origin, first, last, stride) -> offsets of `count` rows or columns.
 
-    They are `step` apart; those behind the last count as the last.
+    They are `step` apart; those beyond the last count as the last.
     """
 
     @device
@@ -189,11 +190,12 @@ def make_put(rows: int, few: int, row_next: int, item: int) -> Callable[..., Non
 
 def make_add_warp(count: int, sums: str) -> Callable[..., Any]:
     """A device function: (sums) -> `count` sums of all threads of a warp, of a dtype."""
-    from numba import cuda, float32, int64
+    import numba
+    from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import low_word
 
-    cast = {"int32": low_word, "int64": int64}.get(sums, float32)
+    cast = low_word if sums == "int32" else getattr(numba, sums)
 
     @device
     def add_warp(sums):
@@ -288,7 +290,7 @@ KERNEL = Kernel(
         Config(4, split_k=2),
         Config(4, split_k=8),
     ),
-    dtypes=("float16", "bfloat16", "float32", *INTEGERS),
+    dtypes=("float16", "bfloat16", "float32", "float64", *INTEGERS),
     only_arch=90,
     variant=variant,
     block_count=skinny_layouts.block_count,

@@ -1,10 +1,10 @@
 """Tensor maps of groups that share out k: one block, launched before `grouped_wgmma_k`.
 
-Idea: a TMA box that reaches beyond a group would bring elements of the next one. What lies beyond
+Idea: a TMA box that reaches beyond a group would bring elements of the next one. What is beyond
 the end of a tensor map arrives as zeros. So each group gets maps of a and b of its own, which end
 where it ends: copies of the maps of all k, with one number replaced.
 Layout: a (m, k), b (k, n), as one call has them; k counts the elements of all groups. Of a row of
-the table, ROW_ITEMS numbers a group, the first 128 bytes are the map of a, the next those of b;
+the table, ROW_ITEMS numbers per group, the first 128 bytes are the map of a, the next those of b;
 then the group's first k and its size follow.
 Constraints: as `group_offsets` has them on offsets. The table begins at a multiple of 128 bytes.
 Source: PTX ISA, "tensormap.replace"; NVIDIA's CUTLASS, `KernelPtrArrayTmaWarpSpecialized`.

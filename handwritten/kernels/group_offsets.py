@@ -1,12 +1,12 @@
-"""The table of a group whose sizes lie on the device: one block, launched before `grouped`.
+"""The table of a group whose sizes are on the device: one block, launched before `grouped`.
 
 Idea: one dimension of m, n and k is shared out among the problems by offsets, the last index of
 each plus one. A thread has neighbouring problems: it counts the tiles of their results, learns by a
 scan how many come before, and writes their rows of the table. The grid of the product is as large
 as offsets could make it, because the host does not know them. So the table ends with an empty
-problem, to which the tiles behind the last one belong.
+problem, to which the tiles beyond the last one belong.
 Layout: a (m, k), b (k, n), c and out (m, n), as one call has them. In the dimension that is shared
-out, m, n or k counts the elements of all problems, and operands that have it lie one problem after
+out, m, n or k counts the elements of all problems, and operands that have it are one problem after
 the other. Other operands have a matrix for each problem. `table` is that of group_table.py, with
 starts relative to the operands; `scalars` holds alpha and beta of each problem.
 Constraints: offsets outside of the dimension count as its ends, and a problem that ends before it
@@ -31,7 +31,7 @@ SHARED = ("m", "n", "k")  # dimensions that may be shared out
 
 @dataclass(frozen=True)
 class Config(ThreadsConfig):
-    """Threads of the block, which share what each has found."""
+    """Threads of the block, which share their findings."""
 
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * 8

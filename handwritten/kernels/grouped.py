@@ -8,7 +8,7 @@ a batch, and a block first reads the starts of its operands.
 Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` is
 that of group_table.py; `scalars` holds alpha and beta of each. For problems that are alike,
 `starts` holds the starts of a, b, c and out.
-Constraints: those of the other two. No problem is empty but one at the end, to which tiles behind
+Constraints: those of the other two. No problem is empty but one at the end, to which tiles beyond
 the last belong (see group_offsets.py). If a block has several tiles, each takes as many steps as
 the longest k.
 Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by their problem.

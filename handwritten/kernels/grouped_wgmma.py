@@ -1,8 +1,8 @@
 """Half precision of problems that share out the rows of a, in one launch, on Hopper's `wgmma`.
 
-Idea: `wgmma`, whose blocks find their tiles in a table as those of `grouped` do. The problems lie
+Idea: `wgmma`, whose blocks find their tiles in a table as those of `grouped` do. The problems are
 one after the other along m, so one tensor map serves all of them: a tile begins at any row. Rows of
-the next problem come along behind the last one of a problem; their sums are not stored. The
+the next problem are fetched too after the last one of a problem; their sums are not stored. The
 producer searches the table, and leaves what it found for the consumers, who never wait for it.
 Layout: a (total, k), b (problems, k, n), c and out (total, n), as `wgmma` takes them. The table is
 that of group_table.py; its end, an empty problem, says how many tiles there are.

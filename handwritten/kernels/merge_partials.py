@@ -2,7 +2,7 @@
 
 Each row, or column, has several partial results, one from each tile that it runs through (see
 `reduction`). Each group of threads in a block has a line. Its members take the partial results
-in turn and merge pairwise what they have.
+in turn and merge them pairwise.
 Layout: m lines, n results of each, from k partial ones. The last parameter has the buffers of
 partial results, then the arrays that are written: values and indices.
 Constraints: see `GroupsConfig`.
@@ -20,18 +20,21 @@ import numpy as np
 from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.reduction import FEW_VALUES
 
 
 @dataclass(frozen=True)
 class Config(GroupsConfig):
-    """A `GroupsConfig` whose groups have a line each."""
+    """A `GroupsConfig` whose groups have a line each, for up to `most_values` of a thread."""
+
+    most_values: int = FEW_VALUES
 
     def smem_bytes(self, dtype: str) -> int:
-        """Upper bound: eight values and their indices a thread."""
-        return self.threads * 8 * 16
+        """Upper bound: values and their indices of 8 bytes each, per thread."""
+        return self.threads * self.most_values * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
-        return 8 * 16
+        return self.most_values * 16
 
 
 # Use of the merged results: they are merged again; they are the results of lines; or they are those
@@ -42,6 +45,37 @@ AGAIN, LINES, WHOLE = "again", "lines", "whole"
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for so many lines, matrix after matrix."""
     return problem.batch * -(-problem.m // config.groups)
+
+
+def make_add(reducer: Any) -> Callable[..., Any]:
+    """A device function: (partial, extra, place) -> the same merged with one in the buffers."""
+    from dxgemm.handwritten.parts.unroll import device, static_range
+
+    values, indices = reducer.values, reducer.indices
+    merge, merge_stored = reducer.merge, reducer.merge_stored
+    in_memory = merge_stored is not None
+
+    @device
+    def load(extra, place):
+        """A partial result from the buffers."""
+        partial = ()
+        buffer, size = extra[0]
+        for j in static_range(values):
+            partial = partial + (buffer[place + size // values * j],)
+        if indices > 0:
+            index_buffer, size = extra[1]
+            for j in static_range(indices):
+                partial = partial + (index_buffer[place + size // indices * j],)
+        return partial
+
+    @device
+    def add(partial, extra, place):
+        if in_memory:
+            step = extra[0][1] // values
+            return merge_stored(partial, extra[0][0], extra[1][0], place, step)
+        return merge(partial, load(extra, place))
+
+    return add
 
 
 def make_kernel(
@@ -55,7 +89,7 @@ def make_kernel(
         written: "values", "indices", "values indices", or "means", which are values divided by a
             number.
         epilogue: a `Fusion` of a reduction alone. Its operands: the buffers of
-            values and of indices; of what is written an array each, but with WHOLE for indices one
+            values and of indices; one array for each result, but with WHOLE for indices one
             of rows and one of columns, and the columns of the matrix; of means a further number,
             their divisor.
     """
@@ -70,7 +104,7 @@ def make_kernel(
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type
     reducer = make_reducer(reduction, dtype)
-    no_partial, merge = reducer.no_partial, reducer.merge
+    no_partial, add = reducer.no_partial, make_add(reducer)
     values, indices = reducer.values, reducer.indices
     finish, results = reducer.finish, reducer.results
     lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
@@ -80,20 +114,8 @@ def make_kernel(
     index_array = first_array + (1 if writes_values else 0)
     smem_indices = max(threads * indices, 1)
     find_block = make_find_block(lines)
-    merge_members = make_merge_members(config, lines, (values, indices), merge)
-
-    @device
-    def load(extra, place):
-        """A partial result from the buffers."""
-        partial = ()
-        buffer, size = extra[0]
-        for j in static_range(values):
-            partial = partial + (buffer[place + size // values * j],)
-        if indices > 0:
-            index_buffer, size = extra[1]
-            for j in static_range(indices):
-                partial = partial + (index_buffer[place + size // indices * j],)
-        return partial
+    counts = values, indices
+    merge_members = make_merge_members(config, lines, counts, reducer.merge, reducer.merge_stored)
 
     @device
     def put(partial, matrix, line, extra):
@@ -125,7 +147,7 @@ def make_kernel(
 
     @gemm_kernel
     def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This block's lines, this thread's place ---
+        # --- This block's lines, this thread's share ---
         values_smem = cuda.shared.array(threads * values, scalar)
         indices_smem = cuda.shared.array(smem_indices, int64)
         thread: int32 = cuda.threadIdx.x & 1023
@@ -136,7 +158,7 @@ def make_kernel(
         partial = no_partial()
         if line < m:
             for slot in range(member, k, group_threads):
-                partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
+                partial = add(partial, extra, (matrix * k + slot) * m + line)
         partial = merge_members((values_smem, indices_smem), thread, member, partial)
         # --- Epilogue ---
         if member == 0 and line < m:
@@ -147,10 +169,17 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(groups=32, threads_per_group=8), Config(groups=1, threads_per_group=256)),
+    configs=(
+        Config(groups=32, threads_per_group=8),
+        Config(groups=1, threads_per_group=256),
+        Config(groups=8, threads_per_group=8, most_values=32),
+        Config(groups=1, threads_per_group=64, most_values=32),
+    ),
     simulator_configs=(
         Config(groups=2, threads_per_group=4),
         Config(groups=1, threads_per_group=8),
+        Config(groups=2, threads_per_group=2, most_values=32),
+        Config(groups=1, threads_per_group=4, most_values=32),
     ),
     block_count=block_count,
 )

@@ -3,12 +3,12 @@
 Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
 modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. All three are cut
 into limbs of 42 bits, from -2**41 to 2**41. With up to 20 moduli, a limb's products and their sum
-are exact in float64; so is the difference from Q times P's limb. Carries make the limbs lie side by
+are exact in float64; so is the difference from Q times P's limb. Carries put the limbs side by
 side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
 A thread takes four neighbours of a row. Of a symmetric result, blocks take the tiles that meet the
 lower triangle; mirror images of these pass through shared memory, so that their rows are coalesced.
 Layout: a is (moduli, m, n) residues, any batch, rows padded to 32 bytes; c and out (m, n), any
-strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
+strides. In the last parameter, after the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: none. If the flag is not 0, the kernel writes nothing and leaves the product to
 `native_fallback`.
@@ -21,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from dxgemm.handwritten.parts.groups import make_find_piece
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
 from dxgemm.handwritten.parts.line_status import make_factors
-from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
+from dxgemm.handwritten.parts.moduli import moduli_count, weights_of
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.residue_store import make_take
 from dxgemm.handwritten.parts.triangle import make_tile_map
@@ -89,25 +88,19 @@ def limbs_of(value: int, count: int) -> tuple[float, ...]:
     return tuple(float(limb) for limb in (*limbs, value))
 
 
-def weights_of(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+def limbs_of_weights(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
     """The limbs of each W, from -P / 2 to P / 2, and those of P."""
-    moduli = MODULI[:count]
-    product = prod(moduli)
+    weights, product = weights_of(count)
     limbs = -(-product.bit_length() // LIMB_BITS)
-    weights = []
-    for modulus in moduli:
-        others = product // modulus
-        weight = others * pow(others, -1, modulus)
-        weights.append(limbs_of(weight if 2 * weight < product else weight - product, limbs))
-    return tuple(weights), limbs_of(product, limbs)
+    return tuple(limbs_of(weight, limbs) for weight in weights), limbs_of(product, limbs)
 
 
 def make_combine(count: int) -> Callable[..., Any]:
     """A device function: `count` residues, as float64, to the integer that has them."""
-    weights, product = weights_of(count)
+    weights, product = limbs_of_weights(count)
     limbs = len(product)
     # Units of limbs, over P; those below the upper two count for less than a quotient's last bit.
-    shares = tuple(LIMB**i / float(prod(MODULI[:count])) for i in range(limbs))
+    shares = tuple(LIMB**i / float(weights_of(count)[1]) for i in range(limbs))
     units = tuple(LIMB**i for i in range(limbs))
     upper = range(max(limbs - 2, 0), limbs)
     first_upper, carry_unit = upper.start, 1 / LIMB
@@ -208,7 +201,7 @@ def make_kernel(
 
     @device
     def is_stored(row, col):
-        """True if an element is written where it lies, and not as a mirror image alone."""
+        """True if an element is written in place, and not as a mirror image alone."""
         return is_whole or (is_direct and row >= col)
 
     @gemm_kernel

@@ -7,7 +7,7 @@ own. Memory bandwidth bounds its speed.
 Layout: a (m, n), whose columns count as k, any strides, any batch. The parameters are those of a
 GEMM; b, c and out are not used.
 Constraints: none.
-Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sequential part a thread.
+Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sequential part per thread.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ def widened_dtype(dtype: str) -> str:
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """The tile of a block, and its threads."""
+    """The tile of a block, its threads, and how many of these an SM should hold."""
 
     tile_m: int
     tile_n: int
     threads: int
+    resident_threads: int = 1024  # so that many reads are in flight
 
     def complaints(self) -> Iterator[str]:
         if self.threads % self.tile_n or self.tile_m * self.tile_n % self.threads:
@@ -50,8 +51,7 @@ class Config(BaseConfig):
         return np.dtype(widened_dtype(dtype)).itemsize
 
     def min_blocks(self, dtype: str) -> int:
-        """Minimum resident blocks per SM: 1024 threads, so that many reads are under way."""
-        return 1024 // self.threads
+        return self.resident_threads // self.threads
 
     def __str__(self) -> str:
         return f"{self.tile_m}x{self.tile_n} threads {self.threads}"
@@ -119,6 +119,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(tile_m=64, tile_n=64, threads=256),),
-    simulator_configs=(Config(tile_m=4, tile_n=4, threads=8),),
+    # The second one is for many sorted values: a thread has a whole line, and more registers.
+    configs=(
+        Config(tile_m=64, tile_n=64, threads=256),
+        Config(tile_m=64, tile_n=64, threads=64, resident_threads=384),
+    ),
+    simulator_configs=(
+        Config(tile_m=4, tile_n=4, threads=8),
+        Config(tile_m=4, tile_n=4, threads=4),
+    ),
 )

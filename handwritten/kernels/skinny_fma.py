@@ -6,7 +6,7 @@ one operand and four of the other feed 128 multiply-adds or more. So a block lea
 tiles, which it adds up.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
 Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, as TMA wants.
-Source: PTX ISA, "Tensor Swizzling Modes", for the places of vectors in shared memory.
+Source: PTX ISA, "Tensor Swizzling Modes", for the order of vectors in shared memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Few rows or columns in half precision and int8 at any address, such as those of odd width.
 
 Idea: `skinny_wgmma`, whose ring threads fill where TMA cannot: its rows begin at multiples of 16
-bytes. Warpgroups take turns. Each has a stage in its registers, on its way from memory, while the
+bytes. Warpgroups take turns. Each has a stage in its registers, in flight from memory, while the
 others write theirs to shared memory, shifted (line_tiles.py), in the order of TMA's swizzle.
 Layout: a (m, k), b (k, n), any batch; the larger operand row- or column-major, int8 with
 neighbouring k; the other one, c and out (m, n) with any strides.

@@ -1,7 +1,7 @@
-"""Many small matrices: several of them a block, each with threads and shared memory of its own.
+"""Many small matrices: several per block, each with threads and shared memory of its own.
 
-Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all of it is on
-its way to shared memory at once, and there is no pipeline but the blocks that share an SM. A block
+Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all its
+copies are in flight at once, and there is no pipeline but the blocks that share an SM. A block
 takes several tiny matrices, to have 64 threads or more. A function of the caller may take the place
 of the multiply-add (`inner`).
 Lower bounds for m = n = k on an H200, in clocks of one SM for one matrix. In a clock, an SM gets 18
@@ -14,15 +14,15 @@ bytes from memory and does 128 multiply-adds in float32 or 64 in float64:
     arithmetic, float64    1     8    64    512   1728   4096  13824   32768
 
 Memory is the bound up to size 64, so every byte should cross it once, in whole sectors. Shared
-memory, which serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 96
+memory, which serves eight threads per clock with 16 bytes each, comes close: at 48 in float64, 96
 threads read ten times for two k, in 2880 clocks. There the tensor cores of `tensor_batch` take
-over. The time of a small batch is that of a launch, and of a block until its copies are under way.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
-global memory, along k or along m; b as rows, transposed on the way if it is column-major.
+over. The time of a small batch is that of a launch, and of a block until its copies are in flight.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a is stored
+as in global memory, along k or along m; b as rows, transposed on the way if it is column-major.
 Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
 by tile. Edges are predicated: elements outside count as zero and are not written.
 Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched GEMM for GPUs", ISC
-2016, for several problems a block.
+2016, for several problems per block.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Config(BatchConfig):
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
 
     def tile_registers(self, dtype: str) -> int:
-        """Registers of a thread's elements, of a vector a row, and of 16 other operands."""
+        """Registers of a thread's elements, of a vector per row, and of 16 other operands."""
         size = np.dtype(dtype).itemsize
         elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 16
         return elements * size // 4
@@ -180,7 +180,7 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     # Tiles of many sizes: on the H200 float32 of 80 x 80 takes 1.7 times as long in tiles of 16, of
     # 40 x 40 1.4 times in tiles of 20. The second ones of a size have more warps, for few matrices.
-    # Parts of 16 to 40 k save up to a tenth; below 40 what they cost is what they save.
+    # Parts of 16 to 40 k save up to a tenth; below 40 they cost as much as they save.
     configs=(
         Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
         Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),

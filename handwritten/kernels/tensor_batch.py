@@ -8,7 +8,7 @@ way. Threads take so few registers that all blocks of a thousand 32 x 32 run in 
 wave would wait for memory once more.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The instruction computes
 out.T = b.T @ a.T: its left operand, 16 rows, is b and its right one, 8 columns, a. In shared memory
-both lie as in global memory; a lane reads two neighbours along k, or of b two along n, at a time.
+both are as in global memory; a lane reads two neighbours along k, or of b along n, at a time.
 So the instruction's rows 0, 1, .. 15 are columns 0, 2, .. 14, 1, 3, .. 15 of out, and its k goes 0,
 2, 4, 6, 1, 3, 5, 7. Lines in shared memory are padded: those along k to half or a quarter of all
 banks, those along m and n by 16 bytes. So lanes that are served together read different banks.
@@ -74,7 +74,7 @@ class Config(WarpConfig):
         return tile_outer * ITEM_BYTES + VECTOR_BYTES
 
     def tile_place(self, tile_outer: int, is_along_k: bool, group_lines: int) -> TileBytes:
-        """An operand's tile in shared memory, where it lies as in global memory."""
+        """An operand's tile in shared memory, in the layout of global memory."""
         if is_along_k:
             return TileBytes(self.k_line_bytes(group_lines), ITEM_BYTES)
         return TileBytes(ITEM_BYTES, self.line_bytes(tile_outer))

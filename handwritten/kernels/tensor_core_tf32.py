@@ -2,7 +2,7 @@
 
 Idea: grown from `tensor_core`. TF32 keeps the 8 bits of exponent of float32 and 10 bits after the
 point; products are summed in float32. The operands stay as they are in memory: each fragment is
-rounded in registers, on its way to the tensor cores, for two instructions an element. A pair of
+rounded in registers, on its way to the tensor cores, for two instructions per element. A pair of
 elements now takes 8 bytes, which changes how shared memory is permuted and nothing else.
 Layout: as `tensor_core`.
 Constraints: float32 with precision="tf32", compute capability 8.0; see `Config`.

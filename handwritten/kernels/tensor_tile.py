@@ -1,7 +1,7 @@
 """Half precision and int8 on tensor cores by `mma.sync`, from Ampere on.
 
 Idea: grown from `tensor_core`. A tile of a and b is one line of 128 bytes of k deep in shared
-memory. `ldmatrix` reads it as fragments, whichever way the operand lies there (line_tiles.py), so
+memory. `ldmatrix` reads it as fragments, in either layout of the operand (line_tiles.py), so
 that nothing changes sides. Copies go straight to shared memory, or, in `shifted_tile`, through
 registers: a tile is read while the one before is multiplied, and written once that is half done.
 Layout: a (m, k), b (k, n), row- or column-major, any batch, int8 with neighbouring k; c and out

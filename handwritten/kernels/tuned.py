@@ -34,7 +34,8 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.tile_store import make_store_tile
 
-SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share what is in L2
+SWIZZLE_ROWS = 8  # tile rows that are computed together, so that they share data in L2
+RANGE_ROWS = 2  # the same of triangular operands, whose longest tiles come first
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
-    locate_in_turn, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, "", ranges)
+    locate_in_turn, _ = make_tile_map(tile_m, tile_n, RANGE_ROWS, "", ranges)
     k_range = make_k_range(ranges, tile_m, tile_n, tile_k)
     epilogue, is_masked, is_dead = make_is_dead(epilogue)
     is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)
@@ -261,7 +262,7 @@ def make_kernel(
             to_copy -= 1
             write_stage += stage_bytes
 
-        # --- Prologue: all stages but one are on their way ---
+        # --- Prologue: all stages but one are in flight ---
         write_stage: int32 = 0
         for _ in range(stages - 1):
             if to_copy > predicated:
@@ -317,7 +318,7 @@ def make_kernel(
                         if write_stage == ring_bytes:
                             write_stage = 0
                     if is_inner and phase == 1:
-                        if kk < left:  # what lies beyond k is zero, which functions do not ignore
+                        if kk < left:  # an inner function would count the zeros beyond k
                             acc = outer(acc, a_frag, b_frag)
                     else:
                         acc = outer(acc, a_frag, b_frag)
@@ -328,7 +329,7 @@ def make_kernel(
             acc = close(acc)
             beta = 0
         wait_copies(0)
-        if stored and is_sliced:  # found again: kept, they would take registers of the main loop
+        if stored and is_sliced:  # recomputed: live across the main loop, they would cost registers
             block = opaque(int32(cuda.blockIdx.x)) // split_k
             matrix, row, col = locate(block, tiles_m, tiles_n)
             tile_row, tile_col = int64(row) * tile_m, int64(col) * tile_n
@@ -354,7 +355,7 @@ KERNEL = Kernel(
         Config(64, 64, 8, 8, 4, stages=4, split_k=2),
         Config(64, 64, 8, 8, 4, stages=4, split_k=4),
         Config(32, 64, 8, 4, 4, stages=4, split_k=4),
-        Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
+        Config(32, 64, 16, 4, 4, stages=6),  # more bytes in flight, for 512^3
         # For results of few rows or columns.
         Config(64, 32, 16, 4, 4, stages=6),
         Config(128, 32, 16, 8, 4, stages=4),

@@ -25,7 +25,7 @@ from dxgemm.handwritten.parts.kernel import Kernel, ThreadsConfig, one_block
 
 @dataclass(frozen=True)
 class Config(ThreadsConfig):
-    """Threads of the block, which share what each has found."""
+    """Threads of the block, which share their findings."""
 
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * 4 * 4

@@ -8,7 +8,7 @@ wgmma reads 16-bit operands K-major or MN-major, and bytes K-major. tf32 operand
 shared memory, but the left one may come from registers: an MN-major one is made the left, if need
 be of b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
-lies outside arrives as zeros. A stage is 128 bytes of k deep. Sums of float8 stay in the tensor
+is out of bounds arrives as zeros. A stage is 128 bytes of k deep. Sums of float8 stay in the tensor
 core, which keeps fewer bits of them than float32 has: `wgmma_float8` promotes them.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
 """
@@ -33,6 +33,8 @@ def supports(problem: Any) -> str | None:
     """Reason why the kernel cannot take a problem; None if it can."""
     if problem.dtype in operands.FLOAT8 and problem.precision != "fast":
         return "its sums of float8 have fewer bits than float32; precision='fast' permits them"
+    if problem.clears and operands.ITEM_BYTES[problem.dtype] == 1:
+        return "it multiplies what stands beside the diagonal of an operand of bytes"
     return wgmma_layouts.supports(problem)
 
 
@@ -44,10 +46,11 @@ def make_kernel(
     """The kernel of one config, one layout, and the triangles `stored` of a symmetric result.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
-    `ranges` names the triangles of a and b, see `k_ranges`.
+    `ranges` names the triangles of a and b, see `k_ranges`, or `Problem.clears` if `slicing` is
+    "clears".
     """
     tile_k = wgmma_layouts.stage_k(dtype)
-    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges)
+    way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges, slicing)
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
     in_registers = dtype == "float32" and way.left_across
     return make_tma_kernel(
@@ -55,7 +58,7 @@ def make_kernel(
         tile_k,
         make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
         make_load(config, tile_k, way.left_across, way.right_across, way.maps),
-        make_multiply(config, way.dtype, way.left_across, way.right_across),
+        make_multiply(config, way.dtype, way.left_across, way.right_across, way.clears),
         make_store(
             config, out_dtype or dtype, not way.is_exchanged, in_registers, stored, epilogue,
             operands.sums_dtype(dtype),
@@ -84,6 +87,7 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=168, is_pingpong=True),
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=144),
+        Config(tile_m=128, tile_n=144, is_turned=True),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_pingpong=True),
         Config(tile_m=64, tile_n=256, is_pingpong=True),
@@ -109,6 +113,7 @@ KERNEL = Kernel(
     copies_operands=True,
     takes_triangles=True,
     takes_k_ranges=True,
+    clears_triangles=True,
     takes_masks=True,
     takes_pairs=True,
     quantises=True,

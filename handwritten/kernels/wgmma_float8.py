@@ -84,4 +84,5 @@ KERNEL = replace(
     fits=fits,
     order_of_sums="wgmma_float8",
     takes_block_scales=True,
+    clears_triangles=False,
 )

@@ -1,4 +1,4 @@
-"""A tile of the result a thread, for narrow floats and integers of any dtypes in any layout.
+"""A thread tile for narrow floats and integers of any dtypes in any layout.
 
 Idea: grown from `thread_tile_2d`. Elements are widened on their way into shared memory: floats to
 float32, multiplied by the scale of their block if they have one; integers to 32 bits, or 64 if they
@@ -10,7 +10,7 @@ what kernels for them must decline.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out of floats in
 bfloat16, float16 or float32; of integers in any dtype of as many bits as the sums, and of bool in
 bool. With a modulus, it and its inverse in float64 are the last operands.
-Constraints: those of `thread_tile_2d`; shared memory holds what is multiplied.
+Constraints: those of `thread_tile_2d`; shared memory holds the widened operands.
 Source: as `thread_tile_2d`; `modular`.
 """
 
@@ -76,7 +76,7 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 
 def make_portion(threads: int, tile_k: int) -> Callable[..., Any]:
-    """A device function: (thread, is_along_k, tile_outer) -> what a thread copies of a tile.
+    """A device function: (thread, is_along_k, tile_outer) -> a thread's share of copying a tile.
 
     Its first element, as an index along m or n and one along k, and the steps to its next one.
     """
@@ -262,7 +262,7 @@ def make_kernel(
                     for j in range(thread_n):
                         if not is_inner:
                             acc[0, i, j] += scalar(a_frag[i]) * scalar(b_frag[j])
-                        elif kk < depth:  # what lies beyond k is zero
+                        elif kk < depth:  # elements beyond k are zero
                             total = total_of(acc, i, j)
                             total = step(total, scalar(a_frag[i]), scalar(b_frag[j]))
                             for part in static_range(parts):
@@ -287,8 +287,7 @@ def make_kernel(
                         values = values + (close(total) if parts > 1 else total)
                     if is_modular:
                         place = matrix * c.batch + row * c.row + col * c.col
-                        values = finish(values[0], alpha, beta, c, place, modulus[0], modulus[1])
-                        values = (values,)
+                        values = (finish(values[0], alpha, beta, c, place, modulus[0], modulus[1]),)
                     put(values, at, row, col)
 
     return widening_tile_kernel

@@ -21,6 +21,11 @@ class ArgumentDtypeError(ArgumentError):
     """It has another dtype than the tile."""
 
 
+def map_name(number: int) -> str:
+    """Name of the parameter that is the tensor map of an argument."""
+    return f"tensor_map_{number}"
+
+
 def _check(name: str, dtype: str, found: str, dimensions: int) -> None:
     """Refuse an array that is no matrix of a dtype, or of its bits if that has two bytes."""
     if dimensions != 2:
@@ -71,6 +76,16 @@ if _config.ENABLE_CUDASIM:
         element = "uint16" if dtype in HALVES else dtype
         return _elements_of(interface["data"][0], element, tuple(array.shape), strides)
 
+    def make_choice(orders: tuple[str, str], mapped: Any, others: Any) -> Callable[..., Any]:
+        def choice(a: Any, b: Any, *place: Any) -> Any:
+            found = tuple(getattr(array, "order", "") for array in (a, b))
+            return (mapped if found == orders else others)(a, b, *place)
+
+        return choice
+
+    def tensor_map_of(array: Any) -> Any:
+        return array.tensor_map
+
     def make_registers(dtype: str, count: int) -> Callable[..., Any]:
         return lambda: np.zeros(count, dtype)
 
@@ -84,12 +99,71 @@ else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.cgutils import alloca_once, pack_array
-    from numba.cuda.extending import intrinsic
+    from numba.cuda.extending import core_models, intrinsic
+    from numba.cuda.models import register_model
     from numba.cuda.typing import signature
 
-    from dxgemm.handwritten.parts.intrinsics import literal, unpack
+    from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
 
     _NAMES = {"__nv_bfloat16": "bfloat16"}
+
+    class MappedArray(types.Array):  # type: ignore[misc]
+        """Type of an argument that is a matrix of boxes of TMA; parts of it are plain arrays.
+
+        Attributes:
+            order: "row" if the elements of a row are neighbours in memory, "col" if those of a
+                column are.
+            parameter: name of the kernel's parameter that is its tensor map.
+        """
+
+        def __init__(self, element: Any, order: str, parameter: str) -> None:
+            self.order, self.parameter = order, parameter
+            super().__init__(element, 2, "A", name=f"mapped({element}, {order}, {parameter})")
+
+        @property
+        def key(self) -> Any:
+            return *super().key, self.order, self.parameter
+
+        @property
+        def mangling_args(self) -> Any:
+            name, parts = super().mangling_args
+            return name, [*parts, self.order, self.parameter]
+
+    register_model(MappedArray)(core_models.ArrayModel)
+
+    def make_choice(orders: tuple[str, str], mapped: Any, others: Any) -> Callable[..., Any]:
+        """A device function (a, b, row, col, k): `mapped` for arguments with maps, or `others`.
+
+        It is decided by their types: the other function is not compiled.
+        """
+
+        @intrinsic
+        def choice(typing_context, a, b, row, col, k):
+            found = tuple(getattr(array, "order", "") for array in (a, b))
+            function = typing_context.resolve_value_type(mapped if found == orders else others)
+            kinds = a, b, row, col, k
+            called = typing_context.resolve_function_type(function, kinds, {})
+
+            def generate(context, builder, sig, args):
+                code = context.get_function(function, called)
+                for library in getattr(code, "libs", ()):
+                    context.active_code_library.add_linking_library(library)
+                return code(builder, args)
+
+            return signature(called.return_type, *kinds), generate
+
+        return choice
+
+    @intrinsic
+    def tensor_map_of(typing_context, array):
+        """Address of the tensor map of an argument that has one."""
+        symbol = array.parameter
+        text = f"{{ .reg .b64 address; mov.b64 address, {symbol}; cvta.param.u64 $0, address; }}"
+
+        def generate(context, builder, sig, args):
+            return inline_ptx(builder, ir.IntType(64), text, "=l", [])
+
+        return signature(types.int64, array), generate
 
     @intrinsic
     def element_pointer(typing_context, name, dtype, array):

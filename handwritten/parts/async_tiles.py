@@ -4,9 +4,9 @@ The tile is stored as tile_k rows of tile_outer elements, where `outer` is m for
 thread then reads its rows of a, or columns of b, 16 bytes at a time. There are three modes of
 copying, named by what neighbouring threads copy:
 
-    "outer16"  16 bytes along outer, where these lie together in memory, aligned
+    "outer16"  16 bytes along outer, where these are contiguous and aligned
     "outer"    single elements along outer
-    "k"        single elements along k, where these lie together: a transposition on the way
+    "k"        single elements along k, where these are contiguous: a transposition on the way
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TileCopy(NamedTuple):
             tile begins in global memory, outers how many of its rows or columns exist. source is
             the address of this thread's first element; adding tile_k * stride_k leads to the next
             tile.
-        copy: (state, stage, source): start copying a tile that lies inside the operand.
+        copy: (state, stage, source): start copying a tile that is inside the operand.
         copy_predicated: (state, stage, source, depth): the same where only `depth` of the tile's k
             and `outers` of its rows or columns exist; the rest becomes zero.
     """
@@ -65,7 +65,7 @@ class Turns(NamedTuple):
         line_threads: neighbours that copy neighbouring units.
         at_once: lines that all threads copy at a time.
         lines, items: from a thread's first unit on, by turn.
-        are_partial: True if not every thread takes part: its line may lie behind the last.
+        are_partial: True if not every thread takes part: its line may be beyond the last.
         has_idle: True if some threads never do.
     """
 

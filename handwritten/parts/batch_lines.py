@@ -5,8 +5,8 @@ shared memory are 16 bytes longer than the tile, an odd number of chunks of 16 b
 follow each other share no bank when `ldmatrix` reads them. A thread copies always the same unit of
 every so many lines.
 If all lines begin and end at multiples of 16, 8 or 4 bytes, units are so long and go straight to
-their places. Lines of odd length begin at every even address. The aligned vectors that hold such a
-line are copied, one more than it has chunks, and fill its place in shared memory. Then each chunk
+their slots. Lines of odd length begin at every even address. The aligned vectors that hold such a
+line are copied, one more than it has chunks, and fill its slot in shared memory. Then each chunk
 is shifted out of the two vectors around it, by the warp that copied the line: its lanes have read
 all before one writes. Of a vector across an end of the operand, which may be the end of all memory,
 only the elements inside are read, one by one.
@@ -30,7 +30,7 @@ from dxgemm.handwritten.parts.unroll import device, static_range
 
 ITEM_BYTES = 2
 CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
-LONGEST_LINE = 2**21  # elements: all lines of a tile must lie within 32 bits of bytes
+LONGEST_LINE = 2**21  # elements: byte offsets of all lines of a tile must fit in 32 bits
 TOGETHER = 2  # chunks in a thread's registers
 UNITS = 16, 8, 4  # bytes that cp.async copies
 MODES = (*(f"{kind}{unit}" for kind in "kx" for unit in UNITS), "k", "x")
@@ -44,8 +44,8 @@ def line_mode(problem: Any, name: str) -> str:
     batch, row, col = getattr(problem, name)
     x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
     items, step, lines = (problem.k, x_step, x) if kind == "k" else (x, k_step, problem.k)
-    # A power of two divides the bitwise or of what it divides. A stride along an extent of 1 is
-    # never taken.
+    # A power of two divides numbers if it divides their bitwise or. A stride along an extent of 1
+    # is never taken.
     ends = (batch | step * (lines > 1) | items) * ITEM_BYTES | getattr(problem, f"{name}_alignment")
     return f"{kind}{next((unit for unit in UNITS if ends % unit == 0), '')}"
 
@@ -60,7 +60,7 @@ class Lines(NamedTuple):
 
     Attributes:
         is_along_k: True if lines run along k.
-        unit_bytes: what a thread copies at a time.
+        unit_bytes: bytes that a thread copies at a time.
         is_aligned: True if units are; otherwise they are chunks, shifted on the way.
         lines, items: their number, and elements of each.
         sharing: neighbouring threads that share out the units of so many lines at a time.
@@ -115,12 +115,12 @@ class LineCopies(NamedTuple):
     """Lines of a tile that a thread copies.
 
     Attributes:
-        target: place of its first unit in shared memory.
+        target: offset of its first unit in shared memory.
         step: bytes from one line of the operand to the next.
         line, item: of its first unit.
         matrix, batch: the operand.
         lines, length: lines of the operand's matrices, and elements of each.
-        is_inside: True if all vectors around the matrix's elements lie between them.
+        is_inside: True if all vectors around the matrix's elements are between them.
     """
 
     target: Any
@@ -174,7 +174,7 @@ def make_begin_lines(lines: Lines) -> Callable[..., Any]:
         step: int32 = stride * ITEM_BYTES
         source = global_address(matrix.data) + matrix.start * ITEM_BYTES
         source += int64(first_line) * int64(step) + first_item * ITEM_BYTES
-        # Around a matrix between others all vectors lie inside the operand.
+        # Around a matrix between others all vectors are inside the operand.
         is_between = tile.matrix > 0 and tile.matrix < batch - 1
         is_inside = is_between and abs(matrix.batch * ITEM_BYTES) >= 2 * CHUNK_BYTES
         target: int32 = smem + line * row_bytes + item * ITEM_BYTES
@@ -185,7 +185,7 @@ def make_begin_lines(lines: Lines) -> Callable[..., Any]:
 
 
 def make_find_ends() -> Callable[..., Any]:
-    """A device function: (copies) -> the addresses between which the operand lies."""
+    """A device function: (copies) -> the operand's first address and its end."""
     from numba import int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address
@@ -260,7 +260,7 @@ def make_start_vectors(lines: Lines, is_cached: bool) -> Callable[..., None]:
 
     @device
     def last_vectors(item, rest):
-        """Shift beyond which a thread copies the vector behind that of its chunk, too."""
+        """Shift beyond which a thread also copies the vector after that of its chunk."""
         if rest <= CHUNK_BYTES or item == items - CHUNK_ITEMS:
             return int32(CHUNK_BYTES - min(max(rest, 0), CHUNK_BYTES))
         return int32(CHUNK_BYTES)

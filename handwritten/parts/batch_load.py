@@ -16,13 +16,13 @@ from dxgemm.handwritten.parts.batch_tiles import FAR, SHARED_A
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import device, static_range
 
-LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
+LANES_K = 8  # neighbours that copy along k for a transposition: they write to other banks
 
 
 class Load(NamedTuple):
     """Device functions that copy an operand's tile to shared memory; all its threads take part.
 
-    The operand's rows lie along its outer index, its columns along k.
+    The operand's rows are its outer index, its columns are k.
 
     Attributes:
         begin: (smem, tile, first, matrix, outer, depth, batch) -> the thread's copies, and the
@@ -111,7 +111,7 @@ def make_tile_load(
     Args:
         config: a `BatchConfig` with `parts`.
         mode: the operand's `operand_mode`, which ends with 16 if vectors are copied.
-        place: the tile in shared memory; vectors need elements that lie together there too.
+        place: the tile in shared memory; vectors need contiguous elements there too.
         notes: see `batch_notes`.
     """
     from numba import int32, int64
@@ -142,7 +142,7 @@ def make_tile_load(
 
     @device
     def first_unit(copied, source, part):
-        """The thread's first line and item, their place in shared memory, and their address."""
+        """The thread's first line and item, their offset in shared memory, and their address."""
         line: int32 = copied.thread // line_threads
         item: int32 = copied.thread % line_threads * width
         if has_idle and line >= at_once:

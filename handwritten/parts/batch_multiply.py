@@ -37,7 +37,7 @@ def make_fma_multiply(
     config: Any, scalar: Any, numbers: int, places: tuple[TileBytes, TileBytes],
     rows: tuple[int, int, int], most_unrolled: int, combine: Any,
 ) -> Multiply:  # fmt: skip
-    """Thread tiles by multiply-adds or an inner function, of one number an element or two.
+    """Thread tiles by multiply-adds or an inner function, of one or two numbers per element.
 
     Args:
         config: a config of `small_batch`.
@@ -66,8 +66,8 @@ def make_fma_multiply(
     col_groups, col_group_bytes = thread_n // width, threads_n * VECTOR_BYTES
     # From the number of an element that was read to that of the next row, and of the next k.
     next_row, next_k = (vector, numbers) if a_is_along_k else (numbers, numbers * thread_m)
-    # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
-    # memory would be busy for longer.
+    # Eight lanes that are served together read four addresses of a and two of b: with 1 and 8,
+    # shared memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
 
     @device
@@ -120,7 +120,7 @@ def make_fma_multiply(
                         scalar, vector, b_from, (first_k + kk) * b_line_bytes, col_group_bytes,
                         col_groups,
                     )  # fmt: skip
-                    # What lies beyond k is zero, which functions do not ignore.
+                    # Elements beyond k are zero, and an inner function would count them.
                     if not is_inner or first_k + kk < left:
                         sums = add_products(sums, a_frag, b_frag)
             left -= unrolled_k

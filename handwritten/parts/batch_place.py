@@ -41,7 +41,7 @@ class Tile(NamedTuple):
     Attributes:
         thread: number of the thread among those of the tile.
         member: number of the tile in the block.
-        exists: False behind the last tile, where nothing may be written; what is read is that of
+        exists: False beyond the last tile, where nothing may be written; reads are those of
             the last one.
         matrix: number of the matrix, as an epilogue is told it.
         row, col: first row and column.

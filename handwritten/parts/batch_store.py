@@ -20,7 +20,7 @@ CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
 # long as elements * columns are less than QUOTIENT, and in 32 bits for less than 512 rows.
 QUOTIENT_BITS = 22
 QUOTIENT = 1 << QUOTIENT_BITS
-RUN_TURNS = 4  # words of a thread on their way
+RUN_TURNS = 4  # words of a thread in flight
 
 
 class Store(NamedTuple):

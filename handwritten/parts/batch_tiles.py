@@ -78,7 +78,7 @@ class BatchConfig(BaseConfig):
         return self._resident_blocks(dtype, self.address_registers + EPILOGUE_REGISTERS)
 
     def _resident_blocks(self, dtype: str, registers: int) -> int:
-        """Resident blocks per SM, for so many registers per thread beside those of its tile."""
+        """Resident blocks per SM, for so many registers per thread besides those of its tile."""
         registers += self.tile_registers(dtype)  # type: ignore[attr-defined]
         return resident_blocks(self.threads, registers, self.smem_bytes(dtype))
 

@@ -1,8 +1,8 @@
-"""Block masks: a thread block whose tile lies in a dead block of the result returns at once.
+"""Block masks: a thread block whose tile is in a dead block of the result returns at once.
 
 A mask has an element for each block of 64 x 64 or 128 x 128 elements of the result, 0 where the
-block is dead: it is neither computed nor stored. Tiles lie in one block each. The mask is the last
-operand of the epilogue, an array like any other, so that kernels read it when they run.
+block is dead: it is neither computed nor stored. Each tile is inside one block. The mask is the
+last operand of the epilogue, an array like any other, so that kernels read it when they run.
 """
 
 from __future__ import annotations

@@ -32,33 +32,48 @@ from dxgemm.handwritten.parts.tile_store import make_store_tile
 from dxgemm.handwritten.parts.unroll import device
 
 
+class Ways(NamedTuple):
+    """Products of a tile by the ways in which their operands are copied.
+
+    Attributes:
+        fast, plain: device functions of the frame, with copies of 16 bytes, if the tile has such,
+            and with those for any strides.
+        boxes: those of arguments that TMA copies, or None.
+    """
+
+    fast: Callable[..., Any]
+    plain: Callable[..., Any]
+    boxes: line_wgmma.Boxes | None = None
+
+
 class TileParts(NamedTuple):
     """Parts of a tile that depend on how it multiplies.
 
     Attributes:
         reads_vectors: for a and b: True if the fast copies are of 16 bytes.
         needs_whole: True if these cannot end within 16 bytes.
-        fast, plain: device functions of the frame, with the fast copies and with those for any
-            strides.
-        kept_fast, kept_plain: the same with an a that is kept.
+        of_operands, of_kept: products of a and b, and of an a that is kept with b.
         corner: device function: (thread) -> row and column of its first element in the tile.
         fragment: its elements from there on.
         put: device function: (address of the kept tiles, r, k, values of `run` columns from k on).
+        put_run: device function: (address of those of a thread's first ones, number of the run,
+            values), where the tile begins at a stage of the kept ones; None where `put` does.
+        place: device function: (address of the kept tiles, r, k) -> that of an element.
         run: neighbours in a row that consecutive registers are.
         store: device function: (sums, smem, thread, out operand, row, col, m, n).
     """
 
     reads_vectors: tuple[bool, bool]
     needs_whole: bool
-    fast: Callable[..., Any]
-    plain: Callable[..., Any]
-    kept_fast: Callable[..., Any]
-    kept_plain: Callable[..., Any]
+    of_operands: Ways
+    of_kept: Ways
     corner: Callable[..., Any]
     fragment: Fragment
     put: Callable[..., None]
     run: int
     store: Callable[..., None]
+    put_run: Callable[..., None] | None = None
+    place: Callable[..., Any] | None = None
 
 
 def is_mma(config: Any) -> bool:
@@ -154,8 +169,8 @@ def make_thread_parts(
     a_fast, b_fast = a_mode + "16" * a_vectors, b_mode + "16" * b_vectors
     kept = thread_mainloop.KEPT
     return TileParts(
-        (a_vectors, b_vectors), False, sums_of(a_fast, b_fast), sums_of(a_mode, b_mode),
-        sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at),
+        (a_vectors, b_vectors), False, Ways(sums_of(a_fast, b_fast), sums_of(a_mode, b_mode)),
+        Ways(sums_of(kept, b_fast, kept_at), sums_of(kept, b_mode, kept_at)),
         corner, fragment, put, 1, make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip
 
@@ -187,11 +202,18 @@ def make_line_parts(
     a_layout = "k16" if layouts[0] == "row" else "x16"
     b_layout = "k16" if layouts[1] == "col" else "x16"
 
+    is_wgmma = isinstance(config, line_wgmma.WarpgroupConfig)
+    boxes, kept_boxes, chunks_at = None, None, 0
+    if is_wgmma:
+        boxes = line_wgmma.make_boxes(config, dtype, (a_layout, b_layout))
+        kept_boxes = line_wgmma.make_boxes(config, dtype, ("k16", b_layout), kept_at)
+        chunks_at = config.chunks_at
+
     def sums_of(a_layout: str, b_layout: str, kept: int | None = None) -> Callable[..., Any]:
         lines = line_mainloop.make_line_tiles(config, dtype, a_layout, b_layout)
         copied = lines if kept is None else (None, lines[1])
         load = ring.make_load(config, tile_k, ITEM_BYTES[dtype], copied)
-        if isinstance(config, line_wgmma.WarpgroupConfig):
+        if is_wgmma:
             layouts = a_layout, b_layout
             multiply = line_wgmma.make_multiply(config, dtype, layouts, load, kept)
         else:
@@ -200,10 +222,23 @@ def make_line_parts(
 
     place = line_mainloop.make_line_tiles(config, dtype, "k16", b_layout)[0].place
 
+    # Rows of a fragment are eights apart, and so are columns: a permuted chunk changes by XOR.
+    runs = list(zip(fragment.rows[::2], fragment.cols[::2], strict=True))
+    chunk_of = tuple(col % tile_k * ITEM_BYTES[dtype] for _, col in runs)
+    line_of = tuple(row * LINE_BYTES + col // tile_k * tile_bytes for row, col in runs)
+
+    @device
+    def kept_place(smem, r, k):
+        return int32(smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k)))
+
     @device
     def put(smem, r, k, values):
-        at: int32 = smem + k // tile_k * tile_bytes + place(r, int32(k % tile_k))
-        store_shared(at, 0, (pack_pair(kind, values[0], values[1]),))
+        store_shared(kept_place(smem, r, k), 0, (pack_pair(kind, values[0], values[1]),))
+
+    @device
+    def put_run(first, number, values):
+        at: int32 = first ^ chunk_of[number]
+        store_shared(at, line_of[number], (pack_pair(kind, values[0], values[1]),))
 
     begin_store, store_tile = store.make_store(config, out_dtype)
 
@@ -212,12 +247,13 @@ def make_line_parts(
         none = int32(0)
         result = Result(float32(1), float32(0), out, out, m, n, 1, ())
         tile = Tile(none, none, none, int32(row), int32(col), m, none, none)
-        store_tile(sums, smem, thread, tile, none, result, begin_store(result))
+        chunks: int32 = smem + chunks_at
+        store_tile(sums, chunks, thread, tile, none, result, begin_store(result))
 
     return TileParts(
-        (True, True), True, sums_of(a_layout, b_layout), sums_of("each", "each"),
-        sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at),
-        corner, fragment, put, 2, store_sums,
+        (True, True), True, Ways(sums_of(a_layout, b_layout), sums_of("each", "each"), boxes),
+        Ways(sums_of("k16", b_layout, kept_at), sums_of("k16", "each", kept_at), kept_boxes),
+        corner, fragment, put, 2, store_sums, put_run, kept_place,
     )  # fmt: skip
 
 
@@ -248,7 +284,7 @@ def make_mma_parts(
             row, col = right, left
         return row, col
 
-    # Layouts in which an operand lies in memory as its tiles do.
+    # Layouts in which an operand is stored as its tiles are.
     fits = [layout == ("col" if a_is_left else "row") for layout in layouts]
     fast, plain = (["across" if not fit else mode for fit in fits] for mode in ("vector", "along"))
 
@@ -272,7 +308,7 @@ def make_mma_parts(
         store_shared(at, 0, values)
 
     return TileParts(
-        (fits[0], fits[1]), True, sums_of(fast), sums_of(plain), sums_of(fast, kept_at),
-        sums_of(plain, kept_at), corner, fragment, put, 1,
+        (fits[0], fits[1]), True, Ways(sums_of(fast), sums_of(plain)),
+        Ways(sums_of(fast, kept_at), sums_of(plain, kept_at)), corner, fragment, put, 1,
         make_store_sums(corner, fragment, tile, config, dtype),
     )  # fmt: skip

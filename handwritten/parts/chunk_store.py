@@ -2,8 +2,8 @@
 
 A tensor core leaves a thread two neighbouring columns of every eighth row: stored as they are,
 eight lines of memory would get 32 bytes each (16 in float16). So a warp writes its chunk to shared
-memory, in the direction in which the result is contiguous, and reads it back 16 bytes of the result
-a thread. A result that allows no such vectors is stored by elements.
+memory, in the direction in which the result is contiguous, and reads it back as 16 bytes
+of the result per thread. A result that allows no such vectors is stored by elements.
 """
 
 from __future__ import annotations

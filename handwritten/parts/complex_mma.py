@@ -1,6 +1,6 @@
 """The tiles, the `multiply` and the `store` of `complex_tensor_core` in the frame `ring`.
 
-An operand's tile lies in lines of what is contiguous in global memory, elements permuted by XOR
+An operand's tile is stored in lines along its contiguous dimension, with elements permuted by XOR
 with the number of the line: copies and reads find their elements in different banks. For that, rows
 of an instruction are 0, 4, 1, 5, 2, 6, 3, 7 of eight, and so are columns.
 """
@@ -24,17 +24,17 @@ PERMUTED = 8  # elements that fill all banks of shared memory
 
 
 def smem_offset(line: Any, place: Any, line_bytes: int) -> Any:
-    """Offset of an element in its tile, in bytes, by its line and its place there."""
+    """Offset of an element in its tile, in bytes, by its line and its index in it."""
     return line * line_bytes + (place ^ line % PERMUTED) * ITEM_BYTES
 
 
 class OperandTile(NamedTuple):
-    """Device functions for the tiles of one operand. Its index beside k is called x.
+    """Device functions for the tiles of one operand. Its index other than k is called x.
 
     Attributes:
         is_async, first, place, start, load, put: as of a `LineTile`; nothing goes through
             registers.
-        xor, add: by step along k, what an address is XORed with, and what is added.
+        xor, add: by step along k, the number that an address is XORed with, and the one added.
         mma_bytes: from the fragment of an instruction to the next one along x.
     """
 
@@ -63,7 +63,7 @@ def make_operand_tile(is_along_k: bool, extent: int, tile_k: int, threads: int) 
     pass_offsets = [smem_offset(p * pass_lines, 0, line_bytes) for p in range(passes)]
     step_k = range(0, tile_k, MMA_K)
     step_offsets = [smem_offset(*((0, k) if is_along_k else (k, 0)), line_bytes) for k in step_k]
-    # Offsets of a line and of a place in it are XORed in the 128 bytes of all banks, else added.
+    # Offsets of a line and of an element in it are XORed in the 128 bytes of all banks, else added.
     pass_xor, pass_add, step_xor, step_add = (
         tuple(part(offset) for offset in offsets)
         for offsets in (pass_offsets, step_offsets)
@@ -203,7 +203,7 @@ def make_multiply(
 
 
 def make_result(config: Any, dtype: str, epilogue: Any) -> Store:
-    """The sums of a lane, which lie eight rows and four columns apart."""
+    """The sums of a lane, which are eight rows and four columns apart."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function

@@ -1,10 +1,10 @@
 """The result of a tile of complex sums, from registers to global memory.
 
 Sums are pairs of real and imaginary parts; the blocks of a cluster that share k first add theirs
-up. A thread stores 16 bytes at a time where the result lies so, and one element anywhere else. If
-there is an epilogue, a thread first puts its sums into shared memory, from which it takes them a
-row at a time: the user's function is compiled for a row of a thread, not for its whole tile. What
-is stored is then complex or real.
+up. A thread stores 16 bytes at a time where these are contiguous in the result, else one element
+at a time. With an epilogue, a thread first puts its sums into shared memory, from which it takes
+them row by row: the user's function is compiled for one row of a thread, not for its whole tile.
+The stored elements are then complex or real.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def make_add_blocks(real: Any, count: int, threads: int, split_k: int) -> Any:
     """A device function: (sums, smem, thread, rank) -> sums over the blocks of a cluster.
 
     A thread brings `count` real numbers and gets share number `rank`, of split_k equal ones, added
-    up in the order of ranks. All threads of the cluster call it together, when nobody needs what is
-    in shared memory any more.
+    up in the order of ranks. All threads of the cluster call it together, when no thread needs the
+    contents of shared memory any more.
     """
     from numba import cuda, int32
 
@@ -238,7 +238,7 @@ def make_rows_out(share: Share, count: int, adds: bool) -> Callable[..., None]:
         for i in static_range(thread_m):
             step = i // row_width * row_group + i % row_width
             values = acc[2 * i * thread_n : 2 * (i + 1) * thread_n]
-            if adds:  # c's elements of a row are on their way together
+            if adds:  # loads of c's elements of a row are in flight together
                 c_line = c_first + int64(int32(step)) * int64(c_row)
                 added = ()
                 for j in static_range(0, thread_n, count):
@@ -280,7 +280,7 @@ def make_finished_out(share: Share, threads: int, smem_bytes: int) -> Callable[.
     real, width, is_real, item_size = share.real, share.width, share.is_real, ITEM_BYTES[dtype]
     real_dtype = COMPLEX_PARTS[dtype]
     out_dtype = real_dtype if is_real else dtype
-    # A thread's vectors lie as far apart in shared memory as all threads have room for one. As many
+    # A thread's vectors are as far apart in shared memory as all threads have room for one. As many
     # rows are there at a time as fit.
     sheet, row_vectors = threads * VECTOR_BYTES, thread_n // width
     fitting = max(1, smem_bytes // (sheet * row_vectors))
@@ -322,7 +322,7 @@ def make_finished_out(share: Share, threads: int, smem_bytes: int) -> Callable[.
                 c_line = c_first + int64(step) * int64(c_row)
                 out_line = out_first + int64(step) * int64(out_row)
                 if step < rows and (row_vectors - 1) * col_group + width <= cols:
-                    results = ()  # whatever is read for a row is on its way together
+                    results = ()  # all loads for a row are in flight together
                     for j in static_range(row_vectors):
                         parts, values = load_shared(real, 2 * width, address, j * sheet), ()
                         for e in static_range(width):

@@ -21,7 +21,7 @@ LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 MOST_STAGES = 8
 TILE_ROWS = 64, 128, 192, 256  # of tiles that warpgroups share
 NOTE_BYTES = 16  # of a tile that a producer found for the consumers
-PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
+PARKED_BYTES = 24  # of shared memory: where the block begins and ends
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
 
 
@@ -37,7 +37,7 @@ def min_blocks(threads: int, elements: int, dtype: str) -> int:
 
 @dataclass(frozen=True)
 class ElementConfig(BaseConfig):
-    """Block tile tile_m x tile_n; one element a thread."""
+    """Block tile tile_m x tile_n; one element per thread."""
 
     tile_m: int
     tile_n: int
@@ -196,7 +196,7 @@ class RingConfig(WarpTileConfig):
         return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of the ring, or of the tile of the result that takes its place in the end.
+        """Bytes of the ring, or of the tile of the result that overwrites it.
 
         That of a symmetric result may be transposed.
         """
@@ -397,7 +397,7 @@ class MmaRingConfig(BaseConfig):
 
     dynamic_smem = True
     piece_step = 16  # rows from 16 rows of a warp to its next 16
-    swizzle_rows = 8  # of tiles that are computed together, so that they share what is in L2
+    swizzle_rows = 8  # of tiles that are computed together, so that they share data in L2
     parts = 1  # matrices whose sum is an operand
 
     def complaints(self) -> Iterator[str]:
@@ -432,5 +432,5 @@ class LineConfig(MmaRingConfig):
     tile_k = LINE_BYTES // 2  # of elements of two bytes; twice as many int8
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of the ring, in whose place the warps put their parts of the result in the end."""
+        """Bytes of the ring, which the warps overwrite with their parts of the result."""
         return max(self.stages * self.stage_bytes, self.warps * self.chunk_bytes)

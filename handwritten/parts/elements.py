@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dxgemm.handwritten.parts.groups import make_find_block
 from dxgemm.handwritten.parts.result import Origin, Result
 from dxgemm.handwritten.parts.unroll import device, static_range
@@ -50,12 +52,44 @@ def make_find_element(block_elements: int) -> Callable[..., Any]:
     return find_element
 
 
+def make_put_neighbours(width: int, out_dtype: str) -> Callable[..., None]:
+    """A device function: (values, out, place, left) stores neighbours in a row, from a place on.
+
+    There are `width` values, of which those behind `left` are not stored. Aligned ones are stored
+    as vectors.
+    """
+    from dxgemm.handwritten.parts.intrinsics import global_address, store_vector
+    from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+    from dxgemm.handwritten.parts.widening import stored_type, view_as
+
+    stored = stored_type(out_dtype)
+    item_bytes = np.dtype(stored).itemsize
+    per_vector = VECTOR_BYTES // item_bytes
+
+    @device
+    def put_neighbours(values, out, place, left):
+        elements = ()
+        for i in static_range(width):
+            elements = elements + (stored(values[i]),)
+        data = view_as(stored, out.data)
+        address = global_address(out.data) + place * item_bytes
+        if left >= width and out.col == 1 and address % VECTOR_BYTES == 0:
+            for i in static_range(0, width, per_vector):
+                store_vector(data, place + i, elements[i : i + per_vector])
+        else:
+            for i in static_range(width):
+                if i < left:
+                    data[place + i * out.col] = elements[i]
+
+    return put_neighbours
+
+
 def make_put_element(
     dtype: str, out_dtype: str, epilogue: Any = None, is_scaled: bool = False
 ) -> tuple[Callable[..., Any], Callable[..., None]]:
     """Device functions that store elements of a matrix of the result, one by one.
 
-    begin(matrix, alpha, beta, c, out, extra) returns what is the same for all elements: `at`.
+    begin(matrix, alpha, beta, c, out, extra) returns the values that all elements share: `at`.
     put(sums, at, row, col) stores alpha * sums + beta * c, finished by the epilogue and rounded.
     sums is a tuple of one number; for an epilogue that takes pairs, of two neighbours in a row,
     from an even column on.

@@ -12,9 +12,9 @@ class Runs(NamedTuple):
     Attributes:
         width: elements of a run.
         step: registers from one element of a run to the next.
-        span: registers from the first element of a run to behind its last one.
+        span: registers from the first element of a run to the end of its last one.
         firsts: the register of each run's first element.
-        rows, cols: place of that element, from the thread's first one on.
+        rows, cols: offsets of that element from the thread's first one.
     """
 
     width: int

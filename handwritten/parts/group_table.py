@@ -17,8 +17,8 @@ FIELDS = (
     "first",
 )  # fmt: skip
 
-# Of groups that share out k: bytes of a tensor map and of a number; place of the first k and of the
-# size in a row, behind the maps of a and b; numbers of a row, so that its maps are aligned.
+# Of groups that share out k: bytes of a tensor map and of a number; index of the first k and of the
+# size in a row, after the maps of a and b; numbers of a row, so that its maps are aligned.
 MAP_BYTES, ITEM_BYTES = 128, 8
 FIRST = 2 * MAP_BYTES // ITEM_BYTES
 SIZE = FIRST + 1
@@ -44,7 +44,7 @@ def make_find_part() -> Any:
 
 
 def make_find_problem() -> Any:
-    """A device function: (table, problems, tile) -> problem, place of the tile in it, its row.
+    """A device function: (table, problems, tile) -> problem, index of the tile in it, its row.
 
     The row is the index of the problem's first number in the table.
     """
@@ -56,7 +56,7 @@ def make_find_problem() -> Any:
     fields = len(FIELDS)
 
     def find_problem(table, problems, tile):
-        # The last problem whose first tile is not behind this one.
+        # The last problem whose first tile is not after this one.
         problem: int32 = 0
         last: int32 = problems - 1
         while problem < last:

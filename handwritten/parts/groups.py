@@ -1,4 +1,4 @@
-"""Groups of threads in a block: their places, and what their members have, merged.
+"""Groups of threads in a block: their slots, and what their members have, merged.
 
 Source: M. Harris, "Optimizing Parallel Reduction in CUDA": halves added to halves.
 """
@@ -51,23 +51,29 @@ def make_find_piece(rows: int, cols: int) -> Callable[..., Any]:
 
 
 def make_merge_members(
-    config: Any, apart: int, counts: tuple[int, ...], merge: Callable[..., Any]
+    config: Any,
+    apart: int,
+    counts: tuple[int, ...],
+    merge: Callable[..., Any],
+    merge_stored: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A device function: (smem, place, member, values) -> values of a group, in its member 0.
 
-    All threads of the block call it together, none of which needs what is in shared memory.
+    All threads of the block call it together, none of which needs the contents of shared memory.
 
     Args:
         config: a `GroupsConfig`.
-        apart: places from a member of a group to the next.
-        counts: values of a thread in each of the arrays of smem, which have so many per place.
+        apart: slots from a member of a group to the next.
+        counts: values of a thread in each of the arrays of smem, which have so many per slot.
         merge: device function of the values of two members.
+        merge_stored: the same of values and of two arrays, a start and a step: see `make_reducer`.
     """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
     threads, group_threads = config.threads, config.threads_per_group
+    in_memory = merge_stored is not None
     starts = tuple(sum(counts[:array]) for array in range(len(counts)))
 
     @device
@@ -79,11 +85,14 @@ def make_merge_members(
                     smem[array][i * threads + place] = values[starts[array] + i]
             sync_block()
             if member < half:
-                others = ()
-                for array in static_range(len(counts)):
-                    for i in static_range(counts[array]):
-                        others = others + (smem[array][i * threads + place + half * apart],)
-                values = merge(values, others)
+                if in_memory:
+                    values = merge_stored(values, smem[0], smem[1], place + half * apart, threads)
+                else:
+                    others = ()
+                    for array in static_range(len(counts)):
+                        for i in static_range(counts[array]):
+                            others = others + (smem[array][i * threads + place + half * apart],)
+                    values = merge(values, others)
             sync_block()
             half = half // 2
         return values

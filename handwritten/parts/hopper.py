@@ -4,8 +4,8 @@ Each intrinsic is one PTX instruction, with the moves that it needs. Shared memo
 bytes, and so are barriers, which are eight bytes each. Arguments that the instruction encodes
 (`kind`, `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, arrive_at,
-                 wait_barrier, sync_warpgroup, meet_cluster
+    barrier      init_barrier, end_barrier, publish_barriers, publish_shared, expect_bytes, arrive,
+                 arrive_at, wait_barrier, sync_warpgroup, sync_threads, meet_cluster
     TMA          tensor_map, prefetch_tensor_map, copy_box, multicast_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
@@ -49,12 +49,16 @@ _MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the in
 init_barrier = instruction(
     "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
 )
+# end_barrier(barrier): makes its memory ordinary again, or that of another barrier.
+end_barrier = instruction("mbarrier.inval.shared::cta.b64 [$0];", "r", types.int32)
 # publish_barriers(): makes barriers just initialised visible to TMA.
 publish_barriers = instruction("fence.mbarrier_init.release.cluster;")
 # publish_shared(): makes this thread's writes to shared memory visible to wgmma and TMA.
 publish_shared = instruction("fence.proxy.async.shared::cta;")
 # sync_warpgroup(number): wait for the 128 threads that use this named barrier, 1 to 15.
 sync_warpgroup = instruction("barrier.sync $0, 128;", "r", types.int32)
+# sync_threads(number, count): the same for so many threads, a multiple of 32.
+sync_threads = instruction("barrier.sync $0, $1;", "r,r", types.int32, types.int32)
 # meet_cluster(): wait for all threads of the cluster. It does not order memory accesses: with that,
 # each block would wait about a microsecond for its writes to reach L2.
 meet_cluster = instruction("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")

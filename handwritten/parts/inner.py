@@ -1,4 +1,4 @@
-"""The user's function in the place of the multiply-add: a product that combines otherwise.
+"""The user's function instead of the multiply-add: a product that combines otherwise.
 
 A kernel begins its totals with `begin`, and adds to them by `outer` or, element by element, by
 `step`. Without an inner function these are zeros and multiply-adds. Zeros that a kernel has in

@@ -84,6 +84,9 @@ if _config.ENABLE_CUDASIM:
     def opaque(value: Any) -> Any:
         return value
 
+    def wait_earlier_kernel() -> None:
+        """No effect: the simulator runs one kernel after the other."""
+
     def sync_block() -> None:
         threading.current_thread().syncthreads()  # type: ignore[attr-defined]
 
@@ -146,6 +149,7 @@ else:
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
     from numba.cuda.core.errors import RequireLiteralValue
+    from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
@@ -165,6 +169,20 @@ else:
     def device_function(function: Any) -> Any:
         """Inline a function into the kernels that call it; the simulator calls it unchanged."""
         return cuda.jit(device=True, forceinline=True)(function)
+
+    @intrinsic
+    def wait_earlier_kernel(typing_context):
+        """Wait until the kernel launched before this one has ended, and its results are visible.
+
+        Only one with `begins_early` can begin before that, from Hopper on.
+        """
+
+        def generate(context, builder, sig, args):
+            if ConfigStack().top().compute_capability < (9, 0):
+                return context.get_dummy_value()
+            return statement("griddepcontrol.wait;")(context, builder, sig, args)
+
+        return signature(types.void), generate
 
     @device_function
     def sync_block():
@@ -196,7 +214,7 @@ else:
         return [builder.extract_value(aggregate, i) for i in range(count)]
 
     def statement(text: str, constraints: str = "", *places: int) -> Any:
-        """Generator of a PTX statement of the arguments at these places, or tuples' registers.
+        """Generator of a PTX statement of the arguments at these indices, or tuples' registers.
 
         No access to memory moves across it.
         """

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 FULL, LOWER, UPPER = "full", "lower", "upper"
+UNIT = "unit_"  # prefix of a triangle whose diagonal counts as ones
 EXCHANGED = {FULL: FULL, LOWER: UPPER, UPPER: LOWER}  # for the transposed operand
+EXCHANGED |= {UNIT + name: UNIT + other for name, other in EXCHANGED.items()}
 BAND = 1024  # elements beyond the diagonal
 
 

@@ -32,6 +32,7 @@ class BaseConfig:
 
     least_threads: ClassVar[int] = 1
     dynamic_smem: ClassVar[bool] = False  # True if the launch allocates the shared memory
+    begins_early: ClassVar[bool] = False  # True if it calls `wait_earlier_kernel` before it reads
 
     def __post_init__(self) -> None:
         for complaint in self.complaints():
@@ -182,6 +183,8 @@ class Kernel:
         takes_inner: True if the kernel can compute an inner function: see `inner`.
         takes_triangles: True if the kernel can compute half a symmetric result: see `triangle`.
         takes_k_ranges: True if the kernel skips the zeros of triangular operands: see `k_ranges`.
+        clears_triangles: True if the kernel puts zeros beside the diagonals of operands itself: see
+            `diagonal`.
         takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
         commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
         order_of_sums: name shared by kernels that add the products of an element in the same order
@@ -221,6 +224,7 @@ class Kernel:
     takes_inner: bool = False
     takes_triangles: bool = False
     takes_k_ranges: bool = False
+    clears_triangles: bool = False
     takes_masks: bool = False
     commutes: Callable[[Any], bool] = always
     order_of_sums: str = ""

@@ -62,7 +62,7 @@ def make_multiply(
     Args:
         add: by step of a stage: device function: (sums, fragments of all parts of a, those of b) ->
             sums; None for their product.
-        kept: registers of the sums behind those of the tile.
+        kept: registers of the sums after those of the tile.
         kept_a: offset in shared memory of the tiles of an a that is not copied; None if it is.
     """
     from numba import float32, int32

@@ -43,7 +43,7 @@ def make_factors(threads: int) -> tuple[Callable[..., Any], Callable[..., None]]
     """The device functions find_factors and pad_factors.
 
     find_factors(matrix, count) returns the index of a matrix's first factor, of which each has
-    `count`. pad_factors(factors, first, thread, count) fills up with 0 behind them, which is read
+    `count`. pad_factors(factors, first, thread, count) fills up with 0 after them, which is read
     with the last ones.
     """
     from numba import int64

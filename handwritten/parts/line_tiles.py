@@ -1,13 +1,13 @@
 """Tiles of lines of 128 bytes in shared memory: copied from any layout, read by `ldmatrix`.
 
 A line is one row of all banks. Rows of a and columns of b are called x here. A K-major operand,
-whose k are neighbours in memory, lies in lines of k, one for each x; an MN-major one in lines of x,
+whose k are contiguous, is stored in lines of k, one per x; an MN-major one in lines of x,
 one for each k, which `ldmatrix.trans` transposes if they have two bytes. A tile is one line of k
 deep, so that both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR
 with the number of the line: the eight lines that `ldmatrix` reads at a time are in different banks.
 
 Copies depend on the layout in global memory:
-    k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
+    k16, x16    lines at multiples of 16 bytes: cp.async, one chunk per thread
     k16_ragged, x16_ragged    the same, but lines end within a chunk
     k, x        lines at any address: the two aligned vectors around a chunk, shifted in registers
     x4          lines of bytes at multiples of 4: words, whose bytes become lines of k in registers
@@ -33,7 +33,7 @@ STEPS = 4  # an instruction takes 32 bytes of k
 WORDS, WORD_BYTES = 4, 4  # of a chunk
 # A kernel for a layout reads operands of those before it too, if their lines run the same way.
 LAYOUTS = ("k16", "k16_ragged", "k", "x16", "x16_ragged", "x", "x4", "any")
-HELD = 2 * WORDS + 1  # registers for a chunk on its way: two vectors, and by how much to shift
+HELD = 2 * WORDS + 1  # registers for a chunk in flight: two vectors, and by how much to shift
 
 
 class LineTile(NamedTuple):
@@ -48,14 +48,14 @@ class LineTile(NamedTuple):
             and source are the addresses of its first chunk, steps are in bytes; elements x_left or
             k_left and more away from the first are outside the operand.
         load: (source, x_step, k_step, x_left, k_left, begin, end) -> the thread's chunks in
-            registers; the operand lies between the addresses begin and end.
+            registers; the operand is between the addresses begin and end.
         put: (target, chunks) writes what `load` returned.
         lane: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
         read: (address, offset) -> the fragments of 16 x and one step.
         xor, add: tables by step and by 16 x: the lane's address is XORed with the one, and the
             other is added, to get from the first fragments to these.
         load_inside: (source, x_step, k_step) is `load` where the thread's chunks, and the aligned
-            vectors around them, lie inside the operand; None if the layout is "any" or "x4".
+            vectors around them, are inside the operand; None if the layout is "any" or "x4".
     """
 
     is_async: bool
@@ -114,10 +114,10 @@ def _layout_along(kind: str, problem: Any, name: str) -> str:
 def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], ...]:
     """The device functions gather, load_vectors and load_chunk, which read a chunk of 16 bytes.
 
-    gather(source, step, inside) returns the words of a chunk whose elements are `step` bytes apart
-    and of which `inside` bytes lie inside the operand; the others are 0. load_vectors(source,
+    gather(source, step, inside) returns the words of a chunk whose elements are `step` bytes apart;
+    only the first `inside` bytes are in bounds, and the rest is zero-filled. load_vectors(source,
     inside, begin, end) returns the two aligned vectors around a chunk at any address, and by how
-    many bytes to shift them; the operand lies between the addresses begin and end. load_chunk
+    many bytes to shift them; the operand is between the addresses begin and end. load_chunk
     takes the same and returns the words of the chunk.
     """
     from numba import int32
@@ -249,8 +249,8 @@ def make_line_tile(
 
     ahead_x, ahead_k = zip(*map(ahead, range(passes)), strict=True)
 
-    # All sizes are powers of two: a place is the XOR of the places of its bits. Those below a line
-    # are permuted, the others are added.
+    # All sizes are powers of two: an offset is the XOR of those of its index's bits. Those below a
+    # line are permuted, the others are added.
     def changes(places: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         offsets = [int(place(x, k)) for x, k in places]
         low = tuple(offset % LINE_BYTES for offset in offsets)
@@ -266,7 +266,7 @@ def make_line_tile(
     )  # fmt: skip
 
     def chunk_bytes(x_left, k_left):
-        """Bytes of a chunk that lie inside the operand."""
+        """Bytes of a chunk that are inside the operand."""
         items, lines = (x_left, k_left) if is_transposed else (k_left, x_left)
         return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
 

@@ -1,18 +1,19 @@
 """The `multiply` of the frame `ring` over tiles of lines (`line_tiles`), by Hopper's `wgmma`.
 
 A tile of lines is what TMA would leave there: lines of 128 bytes whose chunks are permuted by XOR,
-in panels of 64 lines if they are MN-major. So `cp.async` feeds `wgmma`, whose operands may then lie
+in panels of 64 lines if they are MN-major. So `cp.async` feeds `wgmma`, whose operands may then be
 at any address, without tensor maps. Each warpgroup computes 64 rows. A stage is multiplied while
 the next ones are copied. A block that is alone on its SM lets an instruction run on into the next
-stage, and copies to what it reads an iteration later; several blocks fill each other's gaps.
+stage, and copies to the stage that it reads an iteration later; several blocks fill each other's
+gaps.
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", "fence.proxy.async".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK, LineConfig
 from dxgemm.handwritten.parts.ring import Load
@@ -24,7 +25,12 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     SWIZZLE_ROWS,
     WARPGROUP,
     WARPGROUP_ROWS,
+    make_after,
+    make_init_ring,
 )
+
+BOX = WARPGROUP_ROWS  # rows and columns of all boxes, so that an argument has one tensor map
+BOX_BYTES = BOX * ROW_BYTES
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,25 @@ class WarpgroupConfig(LineConfig):
     def accumulator_bytes(self, dtype: str) -> int:
         return self.tile_n * 2
 
+    @property
+    def chunks_at(self) -> int:
+        """Offset of the warps' parts of a result: in the last stage, which is filled last."""
+        return (self.stages - 1) * self.stage_bytes
+
+    @property
+    def barriers_at(self) -> int:
+        """Offset of two barriers per stage, behind the ring."""
+        return self.stages * self.stage_bytes
+
+    def smem_bytes(self, dtype: str) -> int:
+        return self.barriers_at + 16 * self.stages
+
+    def beside(self, smem_bytes: int) -> WarpgroupConfig:
+        """The same with as many stages as leave so many bytes, which are aligned as stages are."""
+        room = SMEM_BYTES_PER_BLOCK - smem_bytes - SWIZZLE_ROWS * ROW_BYTES
+        fitting = min(self.stages, room // self.stage_bytes)
+        return replace(self, stages=max(2 + self.pending, fitting))
+
     def min_blocks(self, dtype: str) -> int:
         """Minimum resident blocks per SM: as many as the stages and 128 registers allow."""
         return max(1, min(2 * 256 // self.threads, SMEM_BYTES_PER_BLOCK // self.smem_bytes(dtype)))
@@ -69,6 +94,60 @@ WARPGROUP_CONFIGS = (
     WarpgroupConfig(128, 256, stages=4, pending=1),
     WarpgroupConfig(64, 64, stages=4),
 )
+
+
+class Stages(NamedTuple):
+    """A ring of stages, and the wgmmas of one.
+
+    Attributes:
+        b_start, stage_bytes: offset of b in a stage, from one to the next, in bytes.
+        begin: device function: (smem, thread) -> descriptors of a and b in the first stage.
+        multiply_stage: device function: (acc, descriptors, offset of a, offset of b) -> acc, once
+            a group of wgmmas is under way.
+    """
+
+    b_start: int
+    stage_bytes: int
+    begin: Callable[..., Any]
+    multiply_stage: Callable[..., Any]
+
+
+def _make_stages(
+    config: WarpgroupConfig, dtype: str, layouts: tuple[str, str], kept_a: int | None
+) -> Stages:
+    from numba import int32
+
+    from dxgemm.handwritten.parts import hopper
+
+    kind, (a_across, b_across) = KINDS[dtype], (layout.startswith("x") for layout in layouts)
+    a_bytes = config.tile_m * ROW_BYTES
+    a_start, b_start = (0, a_bytes) if kept_a is None else (kept_a, 0)
+    strip_bytes = WARPGROUP_ROWS * ROW_BYTES  # of a warpgroup's rows, which is also a panel
+    # Addresses in descriptors are in units of 16 bytes.
+    a_step = (strip_bytes if a_across else ROW_BYTES) // STEPS // 16
+    b_step = (strip_bytes if b_across else ROW_BYTES) // STEPS // 16
+    low, high = hopper.descriptor_halves(strip_bytes, SWIZZLE_ROWS * ROW_BYTES)
+
+    @device
+    def begin(smem, thread):
+        group: int32 = thread // WARPGROUP
+        a_desc: int32 = low + (smem + a_start + group * strip_bytes) // 16
+        b_desc: int32 = low + (smem + b_start) // 16
+        return a_desc, b_desc
+
+    @device
+    def multiply_stage(acc, descriptors, a_offset, b_offset):
+        a_at: int32 = descriptors[0] + a_offset // 16
+        b_at: int32 = descriptors[1] + b_offset // 16
+        hopper.begin_wgmma()
+        for step in static_range(STEPS):
+            a_part: int32 = a_at + step * a_step
+            b_part: int32 = b_at + step * b_step
+            acc = hopper.wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
+        hopper.commit_wgmma()
+        return acc
+
+    return Stages(b_start, b_start + config.tile_n * ROW_BYTES, begin, multiply_stage)
 
 
 def make_multiply(
@@ -89,26 +168,16 @@ def make_multiply(
     from dxgemm.handwritten.parts import hopper
     from dxgemm.handwritten.parts.intrinsics import commit_copies, cuda, wait_copies, zeros
 
-    kind, copies_a, stages = KINDS[dtype], kept_a is None, config.stages
-    a_across, b_across = (layout.startswith("x") for layout in layouts)
-    a_bytes, b_bytes = config.tile_m * ROW_BYTES, config.tile_n * ROW_BYTES
-    a_start, b_start = (0, a_bytes) if copies_a else (kept_a, 0)
-    stage_bytes = b_start + b_bytes
-    ring_bytes, tile_k = stages * stage_bytes, config.tile_k
-    strip_bytes = WARPGROUP_ROWS * ROW_BYTES  # of a warpgroup's rows, which is also a panel
-    # Addresses in descriptors are in units of 16 bytes.
-    a_step = (strip_bytes if a_across else ROW_BYTES) // STEPS // 16
-    b_step = (strip_bytes if b_across else ROW_BYTES) // STEPS // 16
-    low, high = hopper.descriptor_halves(strip_bytes, SWIZZLE_ROWS * ROW_BYTES)
+    copies_a, stages, tile_k = kept_a is None, config.stages, config.tile_k
+    _, stage_bytes, begin, multiply_stage = _make_stages(config, dtype, layouts, kept_a)
+    ring_bytes, a_bytes = stages * stage_bytes, config.tile_m * ROW_BYTES
     (start_a, start_b), pending = load.start, config.pending
     sums_count = config.tile_n // 2
 
     @device
     def multiply(smem, thread, filled, k_tiles):
         (a_span, b_span), (a_copies, b_copies), k_left = filled
-        group: int32 = thread // WARPGROUP
-        a_desc: int32 = low + (smem + a_start + group * strip_bytes) // 16
-        b_desc: int32 = low + (smem + b_start) // 16
+        descriptors = begin(smem, thread)
         write: int32 = ring_bytes - stage_bytes
         read: int32 = 0
         a_read: int32 = 0
@@ -117,12 +186,7 @@ def make_multiply(
             wait_copies(stages - 2 - pending)
             hopper.publish_shared()
             cuda.syncthreads()
-            hopper.begin_wgmma()
-            for step in static_range(STEPS):
-                a_part: int32 = a_desc + (read if copies_a else a_read) // 16 + step * a_step
-                b_part: int32 = b_desc + read // 16 + step * b_step
-                acc = hopper.wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
-            hopper.commit_wgmma()
+            acc = multiply_stage(acc, descriptors, read if copies_a else a_read, read)
             read += stage_bytes
             if read == ring_bytes:
                 read = 0
@@ -140,3 +204,143 @@ def make_multiply(
         return hopper.wait_wgmma_of(0, acc)
 
     return multiply
+
+
+class Boxes(NamedTuple):
+    """Device functions of all threads for a product whose operands come by TMA.
+
+    Attributes:
+        fetch: (smem, thread, maps of a and b, row, col, k): have all stages but the last filled,
+            where a store may still have a part of another tile.
+        multiply: the same -> sums.
+    """
+
+    fetch: Callable[..., None]
+    multiply: Callable[..., Any]
+
+
+class Box(NamedTuple):
+    """What a warp copies of each stage: up to `BOX` rows or columns of an operand.
+
+    Fields: the tensor map; the offset in a stage; the place of the first one, innermost index
+    first, and from one stage to the next.
+    """
+
+    map: Any
+    offset: Any
+    inner: Any
+    outer: Any
+    inner_step: Any
+    outer_step: Any
+
+
+def make_find_box(config: WarpgroupConfig, layouts: tuple[str, str], copies_a: bool) -> Any:
+    """A device function: (thread, maps of a and b, row, col) -> the `Box` of its warp."""
+    from numba import int32
+
+    a_boxes = config.tile_m // BOX if copies_a else 0
+    # Steps along the innermost index: an operand is stored along k, or across it.
+    a_along, b_along = (0 if layout.startswith("x") else BOX for layout in layouts)
+
+    @device
+    def find_box(thread, maps, row, col):
+        number: int32 = thread // 32
+        along: int32 = col + (number - a_boxes) * BOX
+        inner_step: int32 = b_along
+        tensor_map = maps[1]
+        if number < a_boxes:
+            along = row + number * BOX
+            inner_step = a_along
+            tensor_map = maps[0]
+        outer_step: int32 = BOX - inner_step
+        inner, outer = along, int32(0)
+        if inner_step != 0:
+            inner, outer = int32(0), along
+        return Box(tensor_map, int32(number * BOX_BYTES), inner, outer, inner_step, outer_step)
+
+    return find_box
+
+
+def make_boxes(
+    config: WarpgroupConfig, dtype: str, layouts: tuple[str, str], kept_a: int | None = None
+) -> Boxes:
+    """A ring that the multiplying warps have filled, a box of a stage each.
+
+    A warp asks for its next box once both warpgroups have read the stage, while they multiply the
+    one after. So no warp is left to copying, and all threads are the user's.
+
+    Args:
+        layouts, kept_a: see `make_multiply`.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import opaque, sync_block, zeros
+
+    copies_a, stages, tile_k = kept_a is None, config.stages, config.tile_k
+    _, stage_bytes, begin, multiply_stage = _make_stages(config, dtype, layouts, kept_a)
+    groups, a_bytes = config.tile_m // WARPGROUP_ROWS, config.tile_m * ROW_BYTES
+    full_at, sums_count = config.barriers_at, config.tile_n // 2
+    empty_at, boxes = full_at + 8 * stages, stage_bytes // BOX_BYTES
+    init_ring, after = make_init_ring(stages, groups, boxes), make_after(stages)
+    find_box = make_find_box(config, layouts, copies_a)
+
+    @device
+    def fill(smem, stage, box, turn):
+        barrier: int32 = smem + full_at + 8 * stage
+        hopper.expect_bytes(barrier, BOX_BYTES)
+        place = int32(box.inner + turn * box.inner_step), int32(box.outer + turn * box.outer_step)
+        hopper.copy_box(
+            int32(smem + stage * stage_bytes + box.offset), box.map, barrier, place + (int32(0),)
+        )  # fmt: skip
+
+    @device
+    def copies(thread):
+        return thread % 32 == 0 and thread < 32 * boxes
+
+    @device
+    def fetch(smem, thread, maps, row, col, k):
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        if thread == 0:
+            init_ring(int32(smem + full_at), int32(smem + empty_at))
+        hopper.publish_shared()
+        sync_block()
+        if copies(thread):
+            box = find_box(thread, maps, row, col)
+            stage, end = int32(0), min(k_tiles, int32(stages - 1))
+            while stage < end:
+                fill(smem, stage, box, stage)
+                stage = opaque(int32(stage + 1))  # not unrolled: code that runs once is slow
+
+    @device
+    def multiply(smem, thread, maps, row, col, k):
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        descriptors, box = begin(smem, thread), find_box(thread, maps, row, col)
+        acc = zeros(float32, sums_count)
+        stage, parity, previous = int32(0), int32(0), int32(stages - 1)
+        hopper.publish_shared()  # what is kept, and what a store left in the last stage
+        sync_block()
+        for turn in range(k_tiles):
+            hopper.wait_barrier(int32(smem + full_at + 8 * stage), parity)
+            read: int32 = stage * stage_bytes
+            a_read = read if copies_a else int32(turn * a_bytes)
+            acc = multiply_stage(acc, descriptors, a_read, read)
+            hopper.wait_wgmma(1)  # the previous stage is read, this one is still multiplied
+            empty: int32 = smem + empty_at + 8 * previous
+            ahead: int32 = turn + stages - 1
+            if turn > 0 and thread % WARPGROUP == 0:
+                hopper.arrive(empty)
+            if copies(thread) and ahead < k_tiles:
+                if turn > 0:
+                    hopper.wait_barrier(empty, int32(parity ^ int32(stage == 0)))
+                fill(smem, previous, box, ahead)
+            previous = stage
+            stage, parity = after(stage, parity)
+        acc = hopper.wait_wgmma_of(0, acc)
+        sync_block()
+        if thread == 0:
+            for slot in static_range(2 * stages):
+                hopper.end_barrier(smem + full_at + 8 * slot)
+        return acc
+
+    return Boxes(fetch, multiply)

@@ -44,7 +44,7 @@ class Side(NamedTuple):
         begin: device function: (target of the tile, operand, first x, x count, k, thread) -> its
             `Span`, and the address that the thread copies from first.
         start, start_edge: device functions: (span, source, stage, k left) starts the copies to the
-            stage at an offset; without predicates if it lies inside.
+            stage at an offset; without predicates if it is in bounds.
     """
 
     tile: OperandTile
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 def make_side(
     side: str, mode: str, extent: int, warp_extent: int, config: Any, dtype: str
 ) -> Side:  # fmt: skip
-    """The copies of one operand, whose index beside k is its row: see `make_operand_tile`."""
+    """The copies of one operand, whose index other than k is its row: see `make_operand_tile`."""
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import global_address

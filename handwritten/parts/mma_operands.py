@@ -1,14 +1,14 @@
 """Tiles of the operands of `mma.sync`: copied to shared memory by cp.async, read as fragments.
 
-A tile of the left operand lies as [k][row], one of the right operand as [col][k]. A lane reads
-pairs from them, two rows of one k or two k of one column: they are what the instruction wants in
+A tile of the left operand is stored as [k][row], one of the right operand as [col][k]. A lane reads
+pairs from them, two rows of one k or two k of one column: the instruction wants them in
 neighbouring registers. So the instruction's rows 0, 1, .. 15 are rows 0, 2, .. 14, 1, 3, .. 15 of
 the tile, and k of one step goes 0, 2, 4, 6, 1, 3, 5, 7, in both operands.
 The 16-byte chunks of each 128 bytes, which is one row of all banks, are permuted by XOR with a
 number that depends on the k or the column: the lanes that are served together find what they read
 in different banks.
 
-An operand that lies in global memory as its tile does is copied 16 bytes at a time, or by element
+An operand that is stored as its tile is, is copied 16 bytes at a time, or by element
 if it is not aligned or its rows end within 16 bytes; any other one by element, transposed on the
 way. Either operand of the product may be the left one, as out.T = b.T @ a.T: `choose_sides` picks.
 Source: CUTLASS, "Efficient GEMM in CUDA", for permuted layouts.
@@ -35,7 +35,7 @@ MMA_ROWS, MMA_COLS, MMA_K = 16, 8, 8
 def choose_sides(problem: Any) -> tuple[str, str, str]:
     """Variant in which most is copied 16 bytes at a time.
 
-    With a triangle, a is the left operand: what is computed lies on and below the diagonal of the
+    With a triangle, a is the left operand: what is computed is on and below the diagonal of the
     result, not of its transpose, for the imaginary part of a Hermitian result is antisymmetric.
     """
     a, b = _whole_vectors(problem, "a"), _whole_vectors(problem, "b")
@@ -65,12 +65,12 @@ def _mode(operand: str, fitting: str) -> str:
 
 
 class OperandTile(NamedTuple):
-    """Device functions for the tiles of one operand. Its index beside k is called x.
+    """Device functions for the tiles of one operand. Its index other than k is called x.
 
     Attributes:
         first: (thread) -> (x, k) of the first element in a tile that the thread copies.
         place: (x, k) -> offset of an element in the tile, in bytes.
-        start: (target, source, pass_bytes) starts the thread's copies of a tile that lies inside
+        start: (target, source, pass_bytes) starts the thread's copies of a tile that is inside
             the operand. target is the address of its first element in shared memory, source in
             global memory, pass_bytes the distance of its copies there.
         start_edge: (target, source, pass_bytes, x_left, k_left): predicated `start`; zeros replace
@@ -141,7 +141,7 @@ def make_operand_tile(
         xors, adds = zip(*(split(int(place(x, k))) for x, k in places), strict=True)
         return xors, adds
 
-    # All sizes are powers of two: a place is the XOR of the places of its bits.
+    # All sizes are powers of two: an offset is the XOR of those of its index's bits.
     pass_xor, pass_add = changes(
         [(p * pass_step, 0) if k_is_fast else (0, p * pass_step) for p in range(passes)]
     )

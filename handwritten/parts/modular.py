@@ -24,10 +24,12 @@ def make_nearest() -> Callable[..., Any]:
     """
     from numba import float64, int64
 
+    from dxgemm.handwritten.parts.intrinsics import low_word
+
     @device
     def nearest(value, modulus, inverse):
         quotient = int64(round(float64(value) * inverse))
-        return int64(value - quotient * modulus)
+        return int64(low_word(value - quotient * modulus))
 
     return nearest
 
@@ -58,25 +60,25 @@ def make_residue_of(dtype: str) -> Callable[..., Any]:
 def make_finish(out_dtype: str) -> Callable[..., Any]:
     """A device function: (value, alpha, beta, c, index, modulus, inverse) -> the result.
 
-    That is alpha * value + beta * c in [0, modulus), for a value as `nearest` takes it, and any
-    alpha and beta. With beta 0, c is not read.
+    That is alpha * value + beta * c in [0, modulus), for a value as `nearest` takes it, and alpha
+    and beta in [0, modulus). With beta 0, c is not read.
     """
     from numba import int64
 
     from dxgemm.handwritten.parts.widening import stored_type, view_as
 
     nearest, stored = make_nearest(), stored_type(out_dtype)
-    number, element = make_residue_of("int64"), make_residue_of(out_dtype)
+    element = make_residue_of(out_dtype)
 
     @device
     def finish(value, alpha, beta, c, index, modulus, inverse):
         value = nearest(value, modulus, inverse)
-        if alpha != 1:
-            value = value * number(int64(alpha), modulus, inverse)
-        if beta != 0:
-            added = element(view_as(stored, c.data)[index], modulus, inverse)
-            value += added * number(int64(beta), modulus, inverse)
-        value = nearest(value, modulus, inverse)
+        if alpha != 1 or beta > 0:
+            value = value * int64(alpha)
+            if beta != 0:
+                added = element(view_as(stored, c.data)[index], modulus, inverse)
+                value += added * int64(beta)
+            value = nearest(value, modulus, inverse)
         return value + modulus if value < 0 else value
 
     return finish

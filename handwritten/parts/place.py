@@ -236,7 +236,7 @@ def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable
         """The operands of a problem begin where the second matrix of a batch does."""
         problem, number, fields = find_problem(work.table, work.table_rows, index)
         m, n, k = work.table[fields], work.table[fields + 1], work.table[fields + 2]
-        # Tiles behind the last belong to a problem of no rows, where none begins inside.
+        # Tiles beyond the last belong to a problem of no rows, where none begins inside.
         tiles_m: int32 = max((m + tile_m - 1) // tile_m, 1)
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         _, row, col = locate(int32(number), tiles_m, tiles_n)

@@ -1,6 +1,6 @@
-"""A reduction along the rows of a tile that lies in registers, as wgmma leaves it.
+"""A reduction along the rows of a tile in registers, in the layout that wgmma leaves.
 
-A thread has two neighbouring columns in eight of rows 8 apart: it reduces what it has of each row,
+A thread has two neighbouring columns in eight of rows 8 apart: it reduces its share of each row,
 the four threads of a row merge that, and one of them writes it to the buffers of `reduction`.
 Nothing goes through shared memory.
 """

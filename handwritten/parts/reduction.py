@@ -23,6 +23,8 @@ import numpy as np
 
 # Indices that mean "no element": within a tile, and within the whole result.
 NO_PLACE, NO_INDEX = 2**31 - 1, 2**63 - 1
+# Sorted values that a thread merges whole, in registers; of more it inserts one after the other.
+FEW_VALUES = 8
 SUMS, INTEGERS = ("sum", "squares"), ("int32", "int64")
 
 
@@ -54,6 +56,8 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
             the index first + p * step.
         no_partial: () -> the partial result without any value.
         merge: (partial, other) -> the partial result of both.
+        merge_stored: (partial, values, indices, start, step) -> the partial result merged with one
+            in memory, of whose values the first is at `start`; None if `merge` does so.
         finish: (partial) -> a tuple of the values that are results.
         values, indices: number of each in a state.
         results: number of values that are results.
@@ -100,6 +104,7 @@ def _sum_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
         partial=device_function(partial),
         no_partial=device_function(no_partial),
         merge=merge,
+        merge_stored=None,
         finish=device_function(unroll(finish)),
         values=1,
         indices=0,
@@ -139,6 +144,7 @@ def _exponential_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
         partial=device_function(partial),
         no_partial=device_function(no_partial),
         merge=merge,
+        merge_stored=None,
         finish=device_function(finish),
         values=2,
         indices=0,
@@ -258,11 +264,31 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
         partial=device_function(unroll(partial)),
         no_partial=make_empty(int64(NO_INDEX)),
         merge=merge,
+        merge_stored=_make_stored_merge(count, precedes, insert) if count > FEW_VALUES else None,
         finish=device_function(unroll(finish)),
         values=count,
         indices=indices,
         results=count,
     )
+
+
+def _make_stored_merge(
+    count: int, precedes: Callable[..., Any], insert: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make `merge_stored` of a sorter: its code is that of one insertion, however many values."""
+    from dxgemm.handwritten.parts.unroll import device
+
+    @device
+    def merge_stored(state, values, indices, start, step):
+        for j in range(count):
+            value, index = values[start + j * step], indices[start + j * step]
+            last, last_index = state[count - 1], state[2 * count - 1]
+            if precedes(last, value) or (not precedes(value, last) and last_index <= index):
+                break  # it comes after all that are held, and so do those that follow
+            state = insert(state, value, index)
+        return state
+
+    return merge_stored
 
 
 def _worst_value(reduction: Any, dtype: str) -> float:

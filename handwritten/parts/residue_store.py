@@ -117,7 +117,7 @@ def make_store(config: Any, chunk_cols: int) -> Store:
             for h in static_range(2):
                 bytes_of_pair = ()
                 for e in static_range(2):
-                    positive = uint32(frag[4 * j + 2 * h + e] ^ -SIGN_BIT)
+                    positive = uint32(int64(frag[4 * j + 2 * h + e]) + SIGN_BIT)
                     total = dot_bytes(positive, packed, offset)
                     nearest = residue(total, modulus, inverse)
                     bytes_of_pair = bytes_of_pair + (int32(nearest & 255),)

@@ -24,7 +24,7 @@ class Load(NamedTuple):
             stage at an offset have started.
         put: for a and for b, if they go through registers: (span, copies, stage, k left) -> the
             next copies, once the chunks are written to the stage, which is read next.
-        behind: k from what `put` reads to what is started in the stage.
+        behind: k from the stage that `put` reads to the one that is started.
     """
 
     fill: Callable[..., Any]

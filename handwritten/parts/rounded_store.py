@@ -35,7 +35,7 @@ def make_store_rounded(
     It takes a thread's sums, the shared memory of its warp, the lane, the `Part` of the result, the
     `Result`, the address of the part's first element, and the bytes from a line to the next. Lines
     are contiguous, and rows are not split. Blocks take turns in a warp's `chunk_bytes` of shared
-    memory: while one is read, the next is written. Of line r, the 16 bytes in place p lie in place
+    memory: while one is read, the next is written. Of line r, the 16 bytes at index p are stored at
     p ^ r % 8, against bank conflicts.
 
     Args:

@@ -17,7 +17,7 @@ LEAST, MOST = -(2**31), 2**31 - 1
 
 
 class Int32(int):
-    """An int32 of a kernel: it fits 32 bits, and what is computed from it has 64."""
+    """An int32 of a kernel: it fits 32 bits, and results computed from it have 64."""
 
     def __new__(cls, value: Any) -> Int32:
         """Cast an integer.

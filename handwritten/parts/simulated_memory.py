@@ -1,7 +1,7 @@
 """Memory by byte addresses, for numba's simulator: the counterpart of PTX's loads, stores, copies.
 
-Operands lie a span apart, numbered as they are met, each as if it began at a multiple of 16 bytes.
-Every access is checked: it lies in one operand, or in the block's dynamic shared memory, at a
+Operands are a span apart, numbered as they are met, each as if it began at a multiple of 16 bytes.
+Every access is checked: it is in one operand, or in the block's dynamic shared memory, at a
 multiple of its size. Asynchronous copies are made at once.
 """
 
@@ -37,7 +37,7 @@ def shared_address(array: Any) -> Any:
 
 
 def _elements(address: Any, size: int) -> tuple[Any, range]:
-    """Operand at an address, and the places of its elements in so many bytes."""
+    """Operand at an address, and the indices of its elements in so many bytes."""
     number = (int(address) + SPAN // 2) // SPAN
     operand, start = _operands[number], int(address) - number * SPAN
     item_size = operand.dtype.itemsize
@@ -65,7 +65,7 @@ def _dtype(scalar: Any) -> np.dtype:
 
 
 def _registers(data: Any, scalar: Any) -> Any:
-    """Bytes as a tuple of elements; what is read as numba's int32 computes as such."""
+    """Bytes as a tuple of elements; those read as numba's int32 compute as such."""
     elements = np.frombuffer(data, _dtype(scalar))
     return tuple(map(Int32, elements)) if str(scalar) == "int32" else tuple(elements)
 

@@ -1,4 +1,4 @@
-"""`mma_tile` of float64 for numba's simulator: the lanes of a warp exchange what they hold.
+"""`mma_tile` of float64 for numba's simulator: the lanes of a warp exchange their elements.
 
 Every thread of the block must call it together, as a barrier.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 
-ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8}  # of sums
+ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of sums
 
 
 def make_store(
@@ -28,11 +28,12 @@ def make_store(
     Args:
         config: a `SkinnyConfig`.
         large_is_a: True if the rows of the result are rows of the larger operand; else its columns.
-        acc_dtype: dtype of sums: "float32", "int32" or "int64".
+        acc_dtype: dtype of sums: a key of `ITEM_BYTES`.
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
     """
-    from numba import cuda, float32, int32, int64
+    import numba
+    from numba import cuda, int32
 
     from dxgemm.handwritten.parts.elements import make_put_element
     from dxgemm.handwritten.parts.epilogue import columns_for_one
@@ -50,7 +51,7 @@ def make_store(
     item, x_tile, few = ITEM_BYTES[acc_dtype], TILE, config.few
     tile_row = SUMS_ROW * item // 4
     threads, split_k = config.threads, config.split_k
-    scalar = {"float32": float32, "int32": int32, "int64": int64}[acc_dtype]
+    scalar = getattr(numba, acc_dtype)
     rounded = low_word if acc_dtype == "int32" else scalar  # sums of integers wrap around
     # Columns of the product per column of the result: neighbours along x, or along y.
     taken = columns_for_one(epilogue)
@@ -145,7 +146,8 @@ def make_add_partial_tiles(config: Any, acc_dtype: str = "float32") -> Callable[
         config: a `SkinnyConfig`.
         acc_dtype: as `make_store` takes it.
     """
-    from numba import float32, int32, int64
+    import numba
+    from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import (
         device_function,
@@ -155,7 +157,7 @@ def make_add_partial_tiles(config: Any, acc_dtype: str = "float32") -> Callable[
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    item, scalar = ITEM_BYTES[acc_dtype], {"int32": int32, "int64": int64}.get(acc_dtype, float32)
+    item, scalar = ITEM_BYTES[acc_dtype], getattr(numba, acc_dtype)
     rounded = low_word if acc_dtype == "int32" else scalar
     parts, sums_bytes = config.partial_tiles, config.sums_bytes * item // 4
     tile_row = SUMS_ROW * item // 4

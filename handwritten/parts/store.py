@@ -85,7 +85,7 @@ def make_store(
 
     warp_n, chunk_bytes = config.warp_n, config.chunk_bytes
     pieces, items = config.warp_m // PIECE_ROWS, warp_n * PIECE_ROWS // 32
-    # Stores take whole chunks, or blocks: columns behind the warp's count as behind the result.
+    # Stores take whole chunks, or blocks: columns beyond the warp's count as beyond the result.
     missing = -warp_n % CHUNK_COLS
     is_cut = warp_n % (block_cols(out_dtype) if out_dtype in ROUNDED else CHUNK_COLS) != 0
     cuts_vectors = along_rows and warp_n * ITEM_BYTES[out_dtype] % VECTOR_BYTES != 0

@@ -1,7 +1,7 @@
 """The `load` and the `multiply` of the frame `ring` for thread tiles, by elements of any layout.
 
 Of a stage, a row of a's tile and one of b's are multiplied at a time; see `async_tiles`. Stages
-that lie inside the operands are copied without predicates. They come first: the main loop is there
+that are inside the operands are copied without predicates. They come first: the main loop is there
 twice, once for them, in one straight line of code, and once for the rest.
 """
 
@@ -42,10 +42,10 @@ class Load(NamedTuple):
 
     Attributes:
         fill: (smem, thread, work, tile, a, b, m, n, k) -> what is `Held`, and the next copies, once
-            all stages but one are on their way.
+            all stages but one are in flight.
         start: (held, copies, stage) -> the next copies, once these to the stage at an offset have
-            started; that stage lies inside the operands.
-        start_edge: the same for any stage, also behind the last.
+            started; that stage is inside the operands.
+        start_edge: the same for any stage, also beyond the last.
     """
 
     fill: Callable[..., Any]

@@ -29,7 +29,7 @@ def make_share() -> Callable[..., Any]:
 def make_tile_map(
     tile_m: int, tile_n: int, swizzle_rows: int, stored: str, ranges: str = ""
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions: the place of a tile, and the number of tiles.
+    """Device functions: the index of a tile, and the number of tiles.
 
     locate(index of a tile, tiles_m, tiles_n) returns its matrix, first row and first column;
     count(batch, tiles_m, tiles_n) the tiles of all matrices.

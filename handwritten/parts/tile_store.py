@@ -115,7 +115,7 @@ def make_store_from_smem(
     finish = make_finish(epilogue, dtype, out_dtype, None if taken == 1 else taken)
     finish_vector = make_finish(epilogue, dtype, out_dtype, width)
     # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
-    # several without a branch between them, so that what is read for them is on its way together.
+    # several without a branch between them, so that their loads are in flight together.
     row_step = threads // row_vectors
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
@@ -129,7 +129,7 @@ def make_store_from_smem(
         make_plus_c(dtype, out_dtype, *shape, plus) for shape in shapes
     )
     # Element by element, a thread works on patches of `down` rows and `across` columns, these as
-    # far apart as there are lanes in a row. So many patches lie side by side.
+    # far apart as there are lanes in a row. So many patches are side by side.
     lanes = min(32, tile_n)
     across = next(count for count in (4, 2, 1) if tile_n % (count * lanes) == 0)
     down = 4 // across if rows % (4 // across) == 0 else 1
@@ -253,9 +253,9 @@ def make_store_from_smem(
                     index = row * out.row + col // 2 * out.col
                     out.data[out_start + index] = finish(values, matrix, row, col, extra)[0]
         else:
-            # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
-            # a thread reads for all members of a patch is on its way together. Indices are computed
-            # where they are used: hoisted, they cost `tuned` 3 %, by another order of its mainloop.
+            # Neighbouring lanes take neighbouring elements, so misaligned accesses are coalesced
+            # too. A thread's loads for all members of a patch are in flight together. Indices are
+            # computed where they are used: hoisting reordered the main loop of `tuned`, 3 % slower.
             for patch in range(first, rows // down * patches, threads):
                 smem_row = rank * rows + patch // patches * down
                 smem_col = patch % patches // lanes * across * lanes + patch % lanes
@@ -314,7 +314,7 @@ def make_store_tile(
     """A device function: scale the accumulators of a block, finish them, and write them.
 
     All threads of the block, and of the cluster if split_k > 1, must call it together, when no copy
-    is under way to shared memory any more and nobody needs what is in it. `thread_row` and
+    is in flight to shared memory any more, and no thread needs its contents. `thread_row` and
     `thread_col` are a thread's first element in the block's tile.
 
     Args:

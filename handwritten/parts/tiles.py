@@ -1,10 +1,10 @@
 """Tiles between global memory, registers and shared memory, for any layout of the operands.
 
-The rungs from `vectorized` to `double_buffer` share these functions. A tile of a or b lies in
+The rungs from `vectorized` to `double_buffer` share these functions. A tile of a or b is stored in
 shared memory as tile_k rows of tile_outer elements, where `outer` is m for a and n for b; a
 row-major a is transposed. A thread then reads its factors, rows of a or columns of b, 16 bytes at a
-time. On the way there the tile is held in registers, a few units a thread; a unit is 16 bytes of an
-operand that allows such accesses, along k or along outer, and one element of any other.
+time. On the way there the tile is held in registers, a few units per thread; a unit is 16 bytes of
+an operand that allows such accesses, along k or along outer, and one element of any other.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def padded_layout(tile_outer: int, dtype: str) -> SmemLayout:
 def swizzled_layout(tile_outer: int, tile_k: int, dtype: str) -> SmemLayout:
     """Rows without gaps, permuted such that units along k go to different banks.
 
-    The units that a warp writes at a time come from `groups` places along k, and fill the banks if
+    The units that a warp writes at a time come from `groups` indices along k, and fill the banks if
     each of these has a share of its own.
     """
     item_size = np.dtype(dtype).itemsize
@@ -82,13 +82,13 @@ class TileCopy(NamedTuple):
     Attributes:
         place: (thread) -> (outer, k), the first element of the tile that a thread copies.
         load: (gmem, index, stride_outer, stride_k, is_full, outers, depth) -> values, a register
-            tuple. `index` is that of the thread's first element. If is_full, the tile lies inside
+            tuple. `index` is that of the thread's first element. If is_full, the tile is inside
             the operand; else only `outers` x `depth` elements, counted from the thread's first,
             are inside: the others are zero, and memory outside is not touched. All threads must
             agree on is_full, so that full tiles pay one branch for it.
-        store: (smem, start, outer, k, values): to shared memory, at `start` and the place.
+        store: (smem, start, outer, k, values): to shared memory, at `start` and the offset.
         load_fragment: (smem, start, outer, k) -> factors of a thread at one k, as a tuple, in
-            vectors of 16 bytes; `outer` is the place of the first, and k a literal.
+            vectors of 16 bytes; `outer` is the index of the first, and k a literal.
     """
 
     place: Any
@@ -232,7 +232,7 @@ def make_store_result(
 
     index, item_size = int64 if is_far else int32, np.dtype(dtype).itemsize
     width, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_size)
-    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
+    # An index is halved only where it must be: `// 1` would change the compiled code.
     runs, taken = len(firsts), columns_for_one(epilogue)
     stored = width // taken  # results of a vector
     plus = make_plus(epilogue, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dxgemm.handwritten.parts.k_ranges import exchanged
+from dxgemm.handwritten.parts.k_ranges import UNIT, exchanged
 from dxgemm.handwritten.parts.kernel import tiles_of
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, exchanged_dtype
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
@@ -62,9 +62,12 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
     """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype; triangle; "sliced"; k_ranges.
 
     Trailing items are left out if they have their defaults: the operands' dtype, no triangle, k not
-    sliced, full operands.
+    sliced, full operands. In their places are "clears" and `Problem.clears` for operands with other
+    elements beside their diagonals.
     """
     lies = _innermost(problem)
+    if problem.clears:
+        return *lies, problem.out_dtype, "", "clears", problem.clears
     if problem.k_ranges:
         return *lies, problem.out_dtype, "", "", problem.k_ranges
     if problem.slices > 1:
@@ -141,7 +144,8 @@ class Orientation(NamedTuple):
     """Operands as they are multiplied: a and b, or b.T and a.T for the transposed result.
 
     Fields: whether the latter; the dtype, that of the left operand first; whether the left and the
-    right operand are MN-major; parameters of their tensor maps; their `k_ranges`.
+    right operand are MN-major; parameters of their tensor maps; their `k_ranges`; their triangles
+    as `Problem.clears` has them.
     """
 
     is_exchanged: bool
@@ -150,14 +154,18 @@ class Orientation(NamedTuple):
     right_across: bool
     maps: tuple[str, ...]
     ranges: str
+    clears: str
 
 
 def orient(
-    config: Any, dtype: str, a_innermost: str, b_innermost: str, stored: str, ranges: str
-) -> Orientation:
+    config: Any, dtype: str, a_innermost: str, b_innermost: str, stored: str, ranges: str,
+    slicing: str = "",
+) -> Orientation:  # fmt: skip
     """Orient the operands of a kernel, whose variant this is."""
-    across = a_innermost == "mn", b_innermost == "mn"
-    if not is_exchanged(config, dtype, a_innermost, b_innermost, stored):
-        return Orientation(False, dtype, *across, TENSOR_MAPS, ranges)
-    turned = exchanged_dtype(dtype), *across[::-1], TENSOR_MAPS[::-1], exchanged(ranges)
-    return Orientation(True, *turned)
+    across, maps = (a_innermost == "mn", b_innermost == "mn"), TENSOR_MAPS
+    is_turned = is_exchanged(config, dtype, a_innermost, b_innermost, stored)
+    if is_turned:
+        dtype, ranges = exchanged_dtype(dtype), exchanged(ranges)
+        across, maps = across[::-1], maps[::-1]
+    clears = ranges if slicing == "clears" else ""
+    return Orientation(is_turned, dtype, *across, maps, ranges.replace(UNIT, ""), clears)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.diagonal import make_clear
 from dxgemm.handwritten.parts.operands import FLOAT8, FLOAT8_KINDS
 from dxgemm.handwritten.parts.wgmma_ring import (
     INTEGERS,
@@ -47,7 +48,9 @@ def make_free(config: Any) -> Callable[..., Any]:
     return device_function(unroll(free))
 
 
-def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+def make_multiply(
+    config: Any, dtype: str, a_across: bool, b_across: bool, clears: str = ""
+) -> Callable[..., Any]:
     """Make the device function of the consumers that computes the sums of a tile.
 
     It takes the addresses of the stages and their barriers, the thread, the tile's number of
@@ -58,26 +61,31 @@ def make_multiply(config: Any, dtype: str, a_across: bool, b_across: bool) -> Ca
         config: a `WgmmaConfig`.
         dtype: dtype of a and b; sums are int32 for integers, else float32.
         a_across, b_across: True for MN-major operands.
+        clears: triangles of a and b that are cleared in shared memory, see `Problem.clears`.
     """
+    tile_k = ROW_BYTES // ITEM_BYTES[KINDS[dtype]]
+    clear = make_clear(config, dtype, tile_k, (a_across, b_across), clears)
     if dtype == "float32" and a_across:
-        return make_multiply_from_registers(config, b_across)
+        return make_multiply_from_registers(config, b_across, clear)
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import unroll
 
-    add = make_add(config, dtype, a_across, b_across)
+    add = make_add(config, dtype, a_across, b_across, clear)
     scalar = int32 if KINDS[dtype] in INTEGERS else float32
     count = config.strips * config.tile_n // 2
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         acc = zeros(scalar, count)
-        return add(acc, smem, full, empty, thread, k_tiles, stage, parity)
+        return add(acc, smem, full, empty, thread, k_tiles, stage, parity, tile)
 
     return device_function(unroll(multiply))
 
 
-def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+def make_add(
+    config: Any, dtype: str, a_across: bool, b_across: bool, clear: Any = None
+) -> Callable[..., Any]:
     """`make_multiply` of a device function that adds to sums, which it takes first."""
     from numba import int32
 
@@ -95,9 +103,9 @@ def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callabl
     # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
-    stage_step = config.stage_bytes // 16
+    stage_bytes, stage_step = config.stage_bytes, config.stage_bytes // 16
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
-    after = make_after(config.stages)
+    after, clears = make_after(config.stages), clear is not None
 
     def multiply_step(acc, a_part, b_part):
         """Issue one step for every strip of rows; the sums of the strips are concatenated."""
@@ -110,7 +118,7 @@ def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callabl
 
     multiply_step = device_function(unroll(multiply_step))
 
-    def add(acc, smem, full, empty, thread, k_tiles, stage, parity):
+    def add(acc, smem, full, empty, thread, k_tiles, stage, parity, tile):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
         a_desc: int32 = low + (smem + group * group_bytes) // 16
@@ -122,6 +130,8 @@ def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callabl
         left: int32 = k_tiles
         while left > 0:
             hopper.wait_barrier(full + 8 * stage, parity)
+            if clears:
+                clear(smem + stage * stage_bytes, k_tiles - left, tile, thread)
             a_at: int32 = a_desc + stage * stage_step
             b_at: int32 = b_desc + stage * stage_step
             hopper.begin_wgmma()
@@ -147,7 +157,9 @@ def make_add(config: Any, dtype: str, a_across: bool, b_across: bool) -> Callabl
     return device_function(unroll(add))
 
 
-def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
+def make_multiply_from_registers(
+    config: Any, b_across: bool, clear: Any = None
+) -> Callable[..., Any]:
     """`make_multiply` for tf32 with an MN-major a, read while the previous step is multiplied.
 
     A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
@@ -166,7 +178,7 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
     stage_step = stage_bytes // 16
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     frag_step = panel_bytes // STEPS
-    after = make_after(config.stages)
+    after, clears = make_after(config.stages), clear is not None
 
     def multiply(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         member: int32 = thread % WARPGROUP
@@ -182,6 +194,8 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
         last_frag = zeros(float32, 4)
         while left > 0:
             hopper.wait_barrier(int32(full + 8 * stage), parity)
+            if clears:
+                clear(smem + stage * stage_bytes, k_tiles - left, tile, thread)
             upper: int32 = frags + stage * stage_bytes
             b_at: int32 = b_desc + stage * stage_step
             lower: int32 = upper ^ 64  # four rows below, the swizzle swaps the halves of a row

@@ -158,7 +158,7 @@ def make_load(
         a_across, b_across: True for MN-major operands.
         names: parameters of the tensor maps; None for maps in a table, see `group_table`.
         parts: number of consecutive matrices whose sum is a matrix of a or b.
-        panels: tiles of a and of b in a stage, one behind the other along k.
+        panels: tiles of a and of b in a stage, one after the other along k.
     """
     from numba import int32
 

@@ -1,7 +1,7 @@
 """Elements narrower than their sums: floats of 16 and 8 bits to float32 and back; sums to bool.
 
 Kernels see float16 and bfloat16 as 16 bits, float8 as 8. NaN stays NaN, subnormals are kept, and
-values are rounded to nearest, ties to even. float8 saturates: what is beyond its largest finite
+values are rounded to nearest, ties to even. float8 saturates: a value beyond its largest finite
 number, infinity too, becomes that. So does int8, which an epilogue makes of float32; its NaN is 0.
 Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32. PTX ISA, "cvt".
 P. Micikevicius et al., "FP8 formats for deep learning", arXiv:2209.05433: e5m2 is the upper half of
@@ -18,7 +18,7 @@ from numba.core import config as _config
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, HALVES
 
 BFLOAT16_NAN = 0x7FFF
-# e4m3 in the place of float16's first exponent bits is its value, divided by this.
+# e4m3 moved to float16's first exponent bits is its value, divided by this.
 E4M3_BIAS, E4M3_NAN, SIGN = 256.0, 0x7F, 0x80
 FLOAT8_NAN = 0x7F
 
@@ -28,7 +28,7 @@ class Float8(NamedTuple):
 
     Attributes:
         shift: bits of float32's mantissa beyond its own.
-        bias: exponent bits of float32 less those of the same number, in the place of its own.
+        bias: exponent bits of float32 less those of the same number, instead of its own.
         largest, least: bits of its largest and its least normal number in float32.
         magic: float32 whose last bit counts its subnormal numbers.
     """

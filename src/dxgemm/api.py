@@ -151,10 +151,11 @@ def gemm(
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
         workspace of twice its bytes. They take no mask.
-        A triangular operand is copied to a workspace, with zeros beside its diagonal. Kernels then
-        multiply the part of k that a tile needs: half of it, or of two triangles a third or a
-        sixth. Products with these zeros are skipped or not: where the other operand has NaN or
-        infinities, rows and columns that meet it as 0 * NaN may be NaN or not.
+        Of a triangular operand, kernels multiply the part of k that a tile needs: half of it, or of
+        two triangles a third or a sixth. They read it where it lies (`wgmma`), or a copy in a
+        workspace, with zeros beside its diagonal. Products with these zeros are skipped or not:
+        where the other operand has NaN or infinities, rows and columns that meet it as 0 * NaN may
+        be NaN or not.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
@@ -226,8 +227,8 @@ def gemm_symmetric(
     Raises:
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
-        UnsupportedProblemError: the epilogue makes no square matrix of the result, or one triangle
-            of integers, or b with integers, or a batch or b of complex matrices, is wanted.
+        UnsupportedProblemError: the epilogue makes no square matrix of the result, or b with a
+            modulus, or a batch or b of complex matrices, is wanted.
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of

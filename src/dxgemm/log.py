@@ -40,7 +40,7 @@ Report = Callable[[int, int | None, str], None]
 
 @contextmanager
 def progress_bar(is_shown: bool = True, is_timed: bool = False) -> Iterator[Report]:
-    """Show a progress bar on stderr, if that is a terminal, with the steps or the time."""
+    """Show a bar on stderr, if that is a terminal: steps and the time left, or the time so far."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -48,11 +48,13 @@ def progress_bar(is_shown: bool = True, is_timed: bool = False) -> Iterator[Repo
         Progress,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
     )
 
     console = Console(stderr=True, markup=False)
-    count = TimeElapsedColumn() if is_timed else MofNCompleteColumn()
-    columns = BarColumn(), count, TextColumn("{task.description}", markup=False)
+    left = TimeRemainingColumn(), TextColumn("left")
+    count = (TimeElapsedColumn(),) if is_timed else (MofNCompleteColumn(), *left)
+    columns = BarColumn(), *count, TextColumn("{task.description}", markup=False)
     is_shown = is_shown and console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
         task = progress.add_task("", total=None)

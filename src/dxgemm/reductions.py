@@ -206,7 +206,7 @@ def smallest(
     NaN comes after all other values, as in `numpy.sort`.
 
     Args:
-        k: number of values, 1 to 8.
+        k: number of values, 1 to 32.
         axis, out, fused, keepdims: see `dxgemm.reductions`.
 
     Returns:

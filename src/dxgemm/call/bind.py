@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,29 +11,38 @@ from typing import Any, NamedTuple
 from dxgemm.call.complex_call import form_of_call
 from dxgemm.call.resolve import Resolved, with_triangle
 from dxgemm.choice.batch_invariant import choose_asked, rank_asked
-from dxgemm.choice.byte_products import Form, form_of_integers, truth_as_bytes
+from dxgemm.choice.byte_products import form_of_integers, truth_as_bytes
 from dxgemm.choice.implementation import Cublas
-from dxgemm.choice.legality import Candidate
+from dxgemm.choice.legality import Candidate, triangular
 from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.log import logger
-from dxgemm.lower.byte_products import lower_bytes, lower_joined
+from dxgemm.lower.byte_products import lower_digits, lower_joined
 from dxgemm.lower.complex_product import complex_cublas, lower_complex
 from dxgemm.lower.pieces import lower_pieces
-from dxgemm.lower.product import lower_candidate
+from dxgemm.lower.product import lower_candidate, lower_sums
 from dxgemm.lower.reduced import ResultArray, lower_reduced
 from dxgemm.lower.residue_products import lower_modular, lower_remainders, lower_residues
 from dxgemm.lower.triangular import lower_clean_copies
-from dxgemm.problem.byte_form import ByteForm, JoinedForm
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.dtypes import PRODUCT_BITS
-from dxgemm.problem.problem import Problem, exchanged, stored_problem
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm
+from dxgemm.problem.integer_forms import (
+    DigitForm,
+    IntegerForm,
+    JoinedForm,
+    RemainderForm,
+    ResidueForm,
+)
+from dxgemm.problem.problem import Problem, exchanged, sliced_problem, stored_problem
 from dxgemm.problem.triangular import CleanCopy
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.program import Program
 
 NONE: Mapping[str, Any] = MappingProxyType({})
+FORMS: dict[type, Callable[..., Program]] = {
+    DigitForm: lower_digits, JoinedForm: lower_joined, RemainderForm: lower_remainders,
+    ResidueForm: lower_residues,
+}  # fmt: skip
 Failure = tuple[Candidate, BuildError | MissingPackageError]
 
 
@@ -57,7 +66,7 @@ class Computation(NamedTuple):
     form: ComplexForm | None = None
     reduced: Problem | None = None
     integers: Problem | None = None
-    bytes: Form | None = None
+    bytes: IntegerForm | None = None
     kernel: Any = None
     copies: tuple[CleanCopy, ...] = ()
 
@@ -121,7 +130,7 @@ def computation_of_reals(
         reduced, problem = problem, stored_problem(problem)
     of_digits = replace(problem, k_ranges="")  # which have another k
     form, kernel = form_of_integers(of_digits, implementation, device)
-    product = truth_as_bytes(problem) if form is None else longest_product(form)
+    product = truth_as_bytes(problem) if form is None else form.product
     return Computation(
         product,
         results,
@@ -130,13 +139,6 @@ def computation_of_reals(
         bytes=form,
         kernel=kernel,
     )
-
-
-def longest_product(form: Form) -> Problem:
-    """Product of a form whose kernel computes all: of bytes without a sign, and the longest."""
-    if not isinstance(form, ByteForm):
-        return form.product
-    return form.product(max(form.terms, key=lambda term: (term.dtype != "int8", term.width)))
 
 
 def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -178,14 +180,14 @@ def _lower_integers(
 ) -> Program | None:
     """Program of a product of integers that is in a form, has a modulus, or is stored; or None."""
     product, form = computation.product, computation.bytes
-    if isinstance(form, ResidueForm):
-        return lower_residues(form, candidate, device)
-    if isinstance(form, RemainderForm):
-        return lower_remainders(form, candidate, device)
-    if isinstance(form, JoinedForm):
-        return lower_joined(form, candidate, device)
     if form is not None:
-        return lower_bytes(form, candidate, device)
+        own, lower_form = form.problem, FORMS[type(form)]
+        writes_part = own.triangle in ("lower", "upper") and not isinstance(form, JoinedForm)
+        if not (writes_part or own.adds_transpose):
+            return lower_form(form, candidate, device)
+        whole = sliced_problem(triangular(own, "whole"), 1)
+        program = lower_form(replace(form, problem=whole), candidate, device)
+        return lower_sums(own, whole, program, own.triangle)
     if product.modulus:
         return lower_modular(product, candidate, device)
     return lower_candidate(product, candidate, device) if computation.reduced else None

@@ -84,13 +84,11 @@ def _pieces_text(pieces: Sequence[Piece]) -> str | None:
 
 def _triangles_text(computation: Computation, part: Problem) -> str | None:
     """Describe how triangular operands are multiplied; None for full ones."""
-    if not computation.copies:
-        return None
+    skipped = f", {1 - filled_share(part):.0%} of the products are skipped" * bool(part.k_ranges)
+    if part.clears:
+        return f"zeros are put beside the diagonal in shared memory{skipped}"
     names = " and ".join(copy.name for copy in computation.copies)
-    skipped = f"{1 - filled_share(part):.0%} of the products are skipped"
-    return f"copies of {names} with zeros beside the diagonal" + (
-        f", {skipped}" if part.k_ranges else ""
-    )
+    return f"copies of {names} with zeros beside the diagonal{skipped}" if names else None
 
 
 def _reduction_text(
@@ -143,9 +141,9 @@ def explain_shape(
         UnsupportedProblemError: under the same conditions as in `gemm`.
     """
     dtype, out_dtype = dtype_name(dtype), dtype_name(out_dtype)
-    named = precision if modulus is None else with_modulus(modulus, precision)
+    arithmetic = with_modulus(modulus, precision)
     problem = contiguous_problem(
-        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=named
+        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=arithmetic
     )
     asked = with_batch_invariance(implementation, batch_invariant)
     if isinstance(asked, BatchInvariant):
@@ -204,6 +202,7 @@ def _explain(
         dtype=own.dtype,
         out_dtype=own.out_dtype,
         precision=own.precision,
+        modulus=own.modulus,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
         computed_as="; ".join(

@@ -10,7 +10,6 @@ from typing import Any
 
 from dxgemm.gpu.occupancy import Occupancy
 from dxgemm.gpu.roofline import MEMORY_LATENCY_NS, Roofline, tail_efficiency
-from dxgemm.problem.dtypes import modulus_of
 from dxgemm.problem.layout import MAX_ALIGNMENT
 
 MOST_LINES = 14  # of the short text; a time that is measured follows
@@ -27,6 +26,7 @@ class Work:
         dtype: dtype of a and b.
         out_dtype: dtype of c and out.
         precision: arithmetic that the call permits instead of the dtype's own; None for no other.
+        modulus: number modulo which a result of integers is taken; 0 for none.
         epilogue: names of the functions that are applied to each element; None for no function.
         reduction: name of the reduction, and whether the kernel of the product computes it; None
             without a reduction.
@@ -55,6 +55,7 @@ class Work:
     dtype: str
     out_dtype: str
     precision: str | None
+    modulus: int
     epilogue: str | None
     reduction: str | None
     computed_as: str | None
@@ -75,8 +76,8 @@ class Work:
         batch = f"{self.batch} x " if self.batch > 1 else ""
         dtype = self.dtype if self.out_dtype == self.dtype else f"{self.dtype} to {self.out_dtype}"
         permitted = "" if self.precision is None else f", {self.precision} permitted,"
-        if modulus_of(self.precision):
-            permitted = f" {self.precision}"
+        if self.modulus:
+            permitted = f" modulo {self.modulus}"
         return f"{batch}{self.m} x {self.n} x {self.k} {dtype}{permitted} on {self.device}"
 
     def rows(self) -> Rows:

@@ -18,6 +18,7 @@ from dxgemm.call.epilogue import (
     takes_flattened_rows,
 )
 from dxgemm.choice.batch_invariant import for_any_rows
+from dxgemm.choice.legality import is_cleared
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.errors import DeviceMismatchError, UnsupportedProblemError
@@ -115,7 +116,12 @@ def resolve(asked: Asked) -> Resolved:
     strides: OperandStrides = ()
     if epilogue is not None:
         problem, strides = fuse(problem, epilogue, layouts, None if flat is None else shape[-2])
-    problem, copies = clean(problem, asked.triangular, keeps_ranges=not is_invariant)
+    problem, copies = clean(
+        problem,
+        asked.triangular,
+        not is_invariant,
+        lambda dirty: is_cleared(dirty, device, asked.implementation),
+    )
     pieces = pieces_of(problem, is_symmetric=asked.is_symmetric)
     if pieces and copies:
         raise UnsupportedProblemError(
@@ -202,8 +208,8 @@ def with_triangle(problem: Problem, asked: Asked) -> Problem:
     not make the result symmetric, it is computed as any other.
 
     Raises:
-        UnsupportedProblemError: what the epilogue makes of the result is no square matrix, or sums
-            of int32 would have to be added up or written in part.
+        UnsupportedProblemError: what the epilogue makes of the result is no square matrix, or a
+            transpose would have to be added modulo a number.
     """
     triangle, adds_transpose = asked.triangle, asked.adds_transpose
     if not triangle or (triangle == "either" and asked.triangular):
@@ -221,10 +227,10 @@ def with_triangle(problem: Problem, asked: Asked) -> Problem:
             "gemm_symmetric: the epilogue reduces the result or takes pairs of its columns, "
             "and what it makes is no square matrix; call gemm(a, a.T, ...) instead."
         )
-    elif problem.is_integer and (triangle != "both" or adds_transpose):
+    elif problem.modulus and adds_transpose:
         raise UnsupportedProblemError(
-            f"gemm_symmetric: a product of {problem.dtype} is written whole, and its transpose is "
-            'not added; pass triangle="both" and no b.'
+            "gemm_symmetric: no transpose is added modulo a number; leave b out, or call "
+            "gemm(a, b.T, ...) and gemm(b, a.T, ...)."
         )
     if problem.is_transposed:
         triangle = OTHER.get(triangle, triangle)

@@ -12,16 +12,14 @@ from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.selection import asked_kernel, best_of
 from dxgemm.epilogues.function import epilogue
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.problem.byte_form import ByteForm, JoinedForm, digit_forms
 from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.integer_forms import IntegerForm, JoinedForm, ResidueForm, forms_of
 from dxgemm.problem.problem import Problem
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm, remainder_form, residue_form
 
-Form = ByteForm | JoinedForm | RemainderForm | ResidueForm
-BY_BYTES = ByteForm, RemainderForm  # that any kernel of bytes multiplies
+OF_A_KERNEL = JoinedForm, ResidueForm  # which has its own products, or stands for one that does
 
 # Residues that are made and multiplied where each is multiplied a few times only, on an H200.
-RESIDUES_PER_US = 420e3
+RESIDUES_PER_US = 1.2e6
 STEP_US = 4.0  # time to queue a kernel that splits an operand
 
 
@@ -45,33 +43,34 @@ def truth_as_bytes(problem: Problem) -> Problem:
 
 def form_of_integers(
     problem: Problem, implementation: Any, device: DeviceFacts
-) -> tuple[Form | None, Any]:
+) -> tuple[IntegerForm | None, Any]:
     """Form in which a product of integers is computed, and the kernel that is asked for then.
 
     The form is None for a product of the integers themselves. A kernel that is asked for by name
     multiplies these if it can, and otherwise bytes or residues.
     """
-    others = remainder_form(problem), residue_form(problem)
-    forms: list[Form] = [*digit_forms(problem), *(form for form in others if form is not None)]
-    asked = implementation
+    forms, asked = forms_of(problem), implementation
     if isinstance(asked, BatchInvariant):  # exact in any order
         asked = asked.implementation
     if not forms or asked is None:
         form = quickest(problem, forms, device) if forms else None
-        if isinstance(form, JoinedForm | ResidueForm):
-            asked = best_of(form.product, device, _kernels(form, device)).implementation.name
+        if isinstance(form, OF_A_KERNEL):
+            kernels = _kernels(form, form.product, device)
+            asked = best_of(form.product, device, kernels).implementation.name
         return form, asked
     kernel = asked_kernel(asked)[0]
     dtypes = kernel.dtypes if isinstance(kernel, KernelFile) else ()
     if problem.dtype in dtypes and (kernel.kernel.takes_modulus or not problem.modulus):
         return None, asked
     for form in forms:
-        if _multiplies(kernel, form) or (isinstance(form, BY_BYTES) and "int8" in dtypes):
+        if _multiplies(kernel, form) and ("int8" in dtypes or isinstance(form, OF_A_KERNEL)):
             return form, asked
     return None, asked
 
 
-def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Form | None:
+def quickest(
+    problem: Problem, forms: Sequence[IntegerForm], device: DeviceFacts
+) -> IntegerForm | None:
     """Form with the shortest predicted time; None for the integers themselves."""
     if device.is_simulated:
         return None
@@ -83,47 +82,27 @@ def quickest(problem: Problem, forms: Sequence[Form], device: DeviceFacts) -> Fo
     return best
 
 
-def _multiplies(kernel: Implementation, form: Form) -> bool:
-    """True if a kernel, or one that takes as long, multiplies a form that is one product."""
-    if isinstance(form, JoinedForm):
-        return kernel.name == "wgmma"
-    is_emulated = isinstance(kernel, EmulatedProduct) and "float64" in kernel.dtypes
-    return is_emulated and isinstance(form, ResidueForm)
-
-
-def _kernels(form: JoinedForm | ResidueForm, device: DeviceFacts) -> list[Implementation]:
-    """Kernels that multiply a form that is one product."""
-    return [kernel for kernel in legal_kernels(form.product, device) if _multiplies(kernel, form)]
-
-
-def predicted_us(form: Form, device: DeviceFacts) -> float | None:
-    """Predicted time of all kernels of a form; None if no kernel multiplies its bytes."""
-    own = form.problem
+def _multiplies(kernel: Implementation, form: IntegerForm) -> bool:
+    """True if a kernel, or one that takes as long, computes the products of a form."""
     if isinstance(form, ResidueForm):
-        kernels = _kernels(form, device)
-        if not kernels:
-            return None
-        residues = form.count * own.k * own.batch * (own.m + own.n)
-        us = form.slices * (best_of(form.product, device, kernels).us or 0.0)
-        return max(us, residues / RESIDUES_PER_US)
-    moved_bytes, steps = 2 * sum(own.operand_bytes), 2
-    if isinstance(form, RemainderForm):
-        moved_bytes += form.slices * (own.result_bytes + 4 * own.batch * own.m * own.n)
-        steps = 3 * form.slices
-    else:
-        moved_bytes *= form.digits
+        return isinstance(kernel, EmulatedProduct) and "float64" in kernel.dtypes
+    return kernel.name == "wgmma" or not isinstance(form, JoinedForm)
+
+
+def _kernels(form: IntegerForm, product: Problem, device: DeviceFacts) -> list[Implementation]:
+    """Kernels that compute a product of a form."""
+    return [kernel for kernel in legal_kernels(product, device) if _multiplies(kernel, form)]
+
+
+def predicted_us(form: IntegerForm, device: DeviceFacts) -> float | None:
+    """Predicted time of all kernels of a form; None if no kernel multiplies its bytes."""
+    own, (steps, moved_bytes) = form.problem, form.overhead
     us = steps * STEP_US + moved_bytes / (device.memory_gbytes_per_s * 1e3)
-    if isinstance(form, RemainderForm):
-        kernels = legal_kernels(form.product, device)
-        best_us = best_of(form.product, device, kernels).us if kernels else None
-        return None if best_us is None else us + form.slices * best_us
-    if isinstance(form, JoinedForm):
-        kernels = _kernels(form, device)
-        return us + (best_of(form.product, device, kernels).us or 0.0) if kernels else None
-    for term in form.terms:
-        product = form.product(term)
-        kernels = legal_kernels(product, device)
+    for product in form.passes:
+        kernels = _kernels(form, product, device)
         if not kernels:
             return None
         us += best_of(product, device, kernels).us or 0.0
+    if isinstance(form, ResidueForm):
+        us = max(us, form.products * own.k * own.batch * (own.m + own.n) / RESIDUES_PER_US)
     return us

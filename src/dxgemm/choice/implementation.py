@@ -179,8 +179,12 @@ class Implementation:
 
     def fuses_reduction(self, problem: Problem) -> bool:
         """True if its kernels can fuse the problem's reduction."""
+        from dxgemm.handwritten.parts.reduction import FEW_VALUES
+
         reduction = problem.reduction
         if reduction is None or reduction.axis == 0 or reduction.is_stored:
+            return self.kernel.reductions is Reductions.ALL
+        if reduction.count > FEW_VALUES:  # from shared memory alone
             return self.kernel.reductions is Reductions.ALL
         return self.kernel.reductions is not Reductions.NONE
 
@@ -253,6 +257,8 @@ class KernelFile(Implementation):
             return "its sums are not scaled by blocks of k"
         if problem.modulus and not self.kernel.takes_modulus:
             return "it does not compute modulo a number"
+        if problem.clears and not self.kernel.clears_triangles:
+            return "it multiplies what stands beside the diagonal of an operand"
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:
@@ -407,6 +413,8 @@ class Cublas(Implementation):
             return "cuBLAS fuses no function written in Python"
         if problem.modulus:
             return "cuBLAS does not compute modulo a number"
+        if problem.clears:
+            return "cuBLAS multiplies what stands beside the diagonal of an operand"
         return cublas_limits.supports(problem)
 
     def runs_on(self, arch: str) -> str | None:

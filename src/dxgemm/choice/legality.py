@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.parts.k_ranges import FULL
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, changed, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
-ADDED = ("float32", "float64")  # dtypes of the sums of slices
 
 
 # Totals of several numbers per thread: so many bytes, which leave registers to the functions, or so
@@ -165,6 +165,8 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
 
 def is_plain(problem: Problem) -> bool:
     """True if every kernel of the dtype stores such a result, of sums of products."""
+    if problem.clears:
+        return False
     if problem.epilogue is None and not problem.is_integer:
         return not problem.is_quantised
     is_stored = not (problem.is_quantised or problem.is_widened or problem.takes_pairs)
@@ -215,6 +217,27 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
     return refusal(implementation, problem, device)
 
 
+def is_cleared(problem: Problem, device: DeviceFacts, asked: Any) -> bool:
+    """True if a kernel puts zeros beside the diagonals of a problem's operands, where they lie.
+
+    Args:
+        problem: the problem, with `clears`.
+        device: the GPU.
+        asked: None for the automatic choice, or the implementation as `gemm` takes it.
+    """
+    aligned = zip(problem.clears.split(), problem.aligned_operands, strict=True)
+    if any(triangle != FULL and copy is not None for triangle, copy in aligned):
+        return False  # a copy can be clean
+    name, *how = asked if isinstance(asked, tuple) else (asked,)
+    return how[1:] in ([], [1]) and any(
+        kernel.kernel.clears_triangles
+        and name in (None, kernel.name)
+        and exclusion(kernel, problem, device) is None
+        for kernel in IMPLEMENTATIONS
+        if kernel.is_own
+    )
+
+
 def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[bool, ...]:
     """Paths of a reduction, as values of `stores_matrix`: False is fused, True is unfused."""
     if problem.reduction is None:
@@ -236,7 +259,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     if not problem.triangle:
         return ("whole",)
     if problem.adds_transpose:
-        return ("folded",) if is_sliceable(problem) else ()
+        return ("folded",) if is_foldable(problem) and not problem.modulus else ()
     commutes = implementation.kernel.commutes
     epilogue = problem.epilogue
     is_bare = not problem.reads_c and (epilogue is None or epilogue.is_stored_plainly)
@@ -250,15 +273,18 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     may_mirror = problem.triangle != "either" or commutes(problem)
     if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
-    if not paths and problem.inner is None and is_sliceable(problem):
+    if not paths and problem.inner is None and is_foldable(problem):
         paths += ("folded",)
     return paths
 
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    if problem.scalar_dtype not in ADDED:
-        return False
+    return not (problem.is_integer or problem.clears) and is_foldable(problem)
+
+
+def is_foldable(problem: Problem) -> bool:
+    """True if another kernel can make the result of sums in a workspace."""
     return problem.epilogue is None or not (
         problem.reduction is not None
         or problem.takes_pairs

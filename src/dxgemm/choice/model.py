@@ -150,7 +150,8 @@ def _with_rare_terms(us: Any, facts: ProblemFacts, plan: Schedule) -> Any:
     if type(copies) is not int or copies > 0:
         copying_us = copies * COPYING_US + facts.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
-    if facts.zeros is not None:  # half of a triangular operand is read, half or all written
+    if facts.zeros is not None and facts.zeros.stored_bytes:
+        # Half of a triangular operand is read, half or all written.
         copied_bytes = facts.zeros.stored_bytes * np.where(plan.skips_zeros, 0.5, 0.75)
         us = us + (facts.zeros.a + facts.zeros.b) * COPYING_US + copied_bytes * columns.copy_us
     if columns.has["least_k"]:

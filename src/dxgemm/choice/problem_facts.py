@@ -47,14 +47,15 @@ class Zeros(NamedTuple):
     a: bool  # a is triangular
     b: bool
     filled: float  # share of the products of elements in which neither factor is such a zero
-    stored_bytes: float  # bytes of the triangular operands, with their zeros
+    stored_bytes: float  # bytes of the triangular operands that are copied, with their zeros
 
     @classmethod
     def of(cls, problem: Problem) -> Zeros:
         """Triangles of a problem that has `k_ranges`."""
         a, b = (triangle != "full" for triangle in problem.k_ranges.split())
         a_bytes, b_bytes = problem.operand_bytes
-        return cls(a, b, filled_share(problem), a * a_bytes + b * b_bytes)
+        copied_bytes = 0 if problem.clears else a * a_bytes + b * b_bytes
+        return cls(a, b, filled_share(problem), copied_bytes)
 
 
 class ProblemFacts(NamedTuple):
@@ -84,6 +85,7 @@ class ProblemFacts(NamedTuple):
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         operand_bytes, larger = problem.operand_bytes, int(problem.m <= problem.n)
         shares_larger = not (problem.b if larger else problem.a).batch
+        sum_bytes = ITEM_SIZES[slice_dtype(problem.dtype, problem.out_dtype)]
         return cls(
             float(m),
             float(n),
@@ -92,7 +94,7 @@ class ProblemFacts(NamedTuple):
             moduli_count(problem) if is_modular else 1,
             float(problem.read_bytes),
             float(problem.result_bytes),
-            float(problem.batch * problem.m * problem.n * ITEM_SIZES[slice_dtype(problem.dtype)]),
+            float(problem.batch * problem.m * problem.n * sum_bytes),
             copies,
             copied_bytes,
             float(operand_bytes[larger]),

@@ -13,7 +13,6 @@ import dxgemm
 from dxgemm.cli.device import require_gpu
 
 BENCHMARKS = Path(dxgemm.__file__).resolve().parents[2] / "benchmarks"
-REPORT = BENCHMARKS.parent / "build" / "report.html"
 
 
 class NoCheckoutError(dxgemm.DxgemmError, OSError):
@@ -26,7 +25,7 @@ def bench(
         bool, typer.Option("--smoke", help="Tiny sizes on the simulator; writes nothing.")
     ] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Measure nothing; write pages of what is measured.")
+        bool, typer.Option("--report", help="Measure nothing; rewrite the tables.")
     ] = False,
 ) -> None:
     """Run the benchmarks of a checkout on its GPU, or report what they measured."""
@@ -38,7 +37,7 @@ def bench(
     if not (report or smoke):
         require_gpu("measuring")
     if report:
-        command = ["report.py", "--html", str(REPORT)]
+        command = ["report.py"]
     else:
         command = ["run.py", *(f"--suite={name}" for name in suite or ())]
         command += ["--smoke"] if smoke else []

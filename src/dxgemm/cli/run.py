@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -16,10 +18,11 @@ from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.epilogues import Epilogue, catalogue
 from dxgemm.errors import EpilogueError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.log import progress_bar
 from dxgemm.problem.arguments import Precision, check_name
 
 # Multiply-adds of the simulator per second, roughly, and the most without --allow-slow.
-SIMULATED_PER_S = 50_000
+SIMULATED_PER_S = 100_000
 MAX_SIMULATED = 2_000_000
 
 
@@ -86,7 +89,8 @@ def run(
         if simulator_enabled() and not allow_slow:
             _refuse_hours(explanation)
         start = time.perf_counter()
-        result = plan()
+        with _time_left():
+            result = plan()
         seconds = time.perf_counter() - start
         np.save(file, result)
 
@@ -116,6 +120,18 @@ def run(
         f"by {explanation.choice.kernel} on {explanation.work.device} in {seconds:.3g} s{copies}",
         err=is_on_stdout,
     )
+
+
+@contextmanager
+def _time_left() -> Iterator[None]:
+    """Show a bar of the simulated blocks, and the time left."""
+    if not simulator_enabled():
+        yield
+        return
+    from dxgemm.runtime.simulator import blocks_reported
+
+    with progress_bar() as report, blocks_reported(lambda done, of: report(done, of, "blocks")):
+        yield
 
 
 def _ready_epilogue(name: str) -> Epilogue:

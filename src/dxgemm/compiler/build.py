@@ -26,6 +26,7 @@ from dxgemm.problem.fusion import Fusion
 # Placeholder for the name of a kernel's last parameter in inline PTX: see `_parameter_blocks`.
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 TENSOR_MAP_BYTES = 128
+EARLY_FROM = 90  # compute capability, times ten, from which kernels may begin early
 
 # Kernels see narrow floats as the bits of their elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
@@ -50,6 +51,7 @@ class KernelRecord:
         cluster: blocks per thread-block cluster.
         cubin_bytes: size of the cubin.
         toolkit: packages that built it.
+        begins_early: True if it may begin before the kernel before it has ended, and waits itself.
     """
 
     implementation: str
@@ -66,6 +68,7 @@ class KernelRecord:
     cluster: int
     cubin_bytes: int
     toolkit: str
+    begins_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         cluster=spec.config.cluster,
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
+        begins_early=spec.config.begins_early and compute_capability(arch) >= EARLY_FROM,
     )
     if record.registers < launch_registers:
         raise BuildError(
@@ -161,10 +165,13 @@ def compile_function(spec: FunctionSpec, arch: str) -> CompiledKernel:
         ptx = _compile_function(spec, ptx_arch(arch))
     (entry,) = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
-    cubin = _link(spec, arch, ptx)
+    from dxgemm.handwritten.parts.array_operand import map_name
+
+    maps = (map_name(number) for number, (*_, order) in enumerate(spec.types) if order)
+    cubin = _link(spec, arch, _with_tensor_maps(ptx, tuple(maps)))
     resources = read_resources(cubin, entry)
     record = KernelRecord(
-        spec.name, spec.config, " ".join(dtype for dtype, _ in spec.types), "", arch, entry,
+        spec.name, spec.config, " ".join(dtype for dtype, *_ in spec.types), "", arch, entry,
         spec.threads, resources.registers, resources.stack_bytes, spec.smem_bytes,
         spec.smem_bytes, 1, len(cubin), toolkit_text(),
     )  # fmt: skip
@@ -179,21 +186,28 @@ def _compile_function(spec: FunctionSpec, arch: str) -> str:
         from numba.cuda import types
     except ImportError as error:
         raise _missing_package(spec, error) from error
-    from dxgemm.handwritten.parts.array_operand import ArgumentDtypeError, ArgumentError
-
-    named = {"bool": "boolean"}
-    elements = [getattr(types, named.get(dtype, dtype)) for dtype, _ in spec.types]
-    signature = tuple(
-        types.Array(element, dimensions, "A") if dimensions else element
-        for element, (_, dimensions) in zip(elements, spec.types, strict=True)
+    from dxgemm.handwritten.parts.array_operand import (
+        ArgumentDtypeError,
+        ArgumentError,
+        MappedArray,
+        map_name,
     )
+
+    signature = []
+    for number, (dtype, dimensions, order) in enumerate(spec.types):
+        kind = getattr(types, {"bool": "boolean"}.get(dtype, dtype))
+        if order:
+            kind = MappedArray(kind, order, map_name(number))
+        elif dimensions:
+            kind = types.Array(kind, dimensions, "A")
+        signature.append(kind)
     capability = divmod(compute_capability(arch), 10)
     try:
         with _device_functions_for(capability), short_builds():
             ptx: str
             ptx, _ = cuda.compile(
-                spec.make(), signature, device=False, abi="numba", cc=capability, output="ptx",
-                launch_bounds=(spec.threads, spec.min_blocks),
+                spec.make(), tuple(signature), device=False, abi="numba", cc=capability,
+                output="ptx", launch_bounds=(spec.threads, spec.min_blocks),
             )  # fmt: skip
     except ArgumentDtypeError as error:
         raise DtypeError(f"gemm: {spec.name}: {error}") from None

@@ -107,7 +107,8 @@ class FunctionSpec:
         name: name of the function.
         digest: sha256 of all that it does, as hexadecimal text.
         make: () -> the function, for a compiler.
-        types: dtype and dimensions of each argument; 0 dimensions for a number.
+        types: dtype and dimensions of each argument; 0 dimensions for a number. Then, of a matrix
+            that comes with a tensor map, its order: see `array_operand.MappedArray`; else "".
         module: import path of the file of the parts.
         config: text that describes the tiles.
         threads: threads per block.
@@ -118,7 +119,7 @@ class FunctionSpec:
     name: str
     digest: str
     make: Callable[[], Callable[..., None]] = field(compare=False, repr=False)
-    types: tuple[tuple[str, int], ...]
+    types: tuple[tuple[str, int, str], ...]
     module: str
     config: str
     threads: int

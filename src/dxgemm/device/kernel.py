@@ -55,6 +55,8 @@ class UserKernel:
         """Make a function for a compiler, with device functions that none has seen."""
         from numba import cuda
 
+        from dxgemm.handwritten.frames.block_tile import ELEMENTARY
+
         made: dict[int, Any] = {}
 
         def other(value: Any) -> Any:
@@ -64,7 +66,7 @@ class UserKernel:
 
         # Inlined, for one call in a kernel makes ptxas wait for each wgmma by itself.
         inlined = cuda.jit(device=True, forceinline=True)
-        return compiled_function(self.recorded, lambda number: number, inlined, other=other)
+        return compiled_function(self.recorded, lambda number: number, inlined, ELEMENTARY, other)
 
 
 MOST_KERNELS = 256  # that are kept; others are recorded again

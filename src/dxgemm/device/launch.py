@@ -26,12 +26,17 @@ from dxgemm.errors import (
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
+from dxgemm.handwritten.parts.operands import HALVES
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS
+from dxgemm.handwritten.parts.tensor_map import Operand as Matrix
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
 from dxgemm.runtime.exports import in_order, indexable
 from dxgemm.runtime.host import DeviceCopy, device_copy_layout
 from dxgemm.runtime.streams import stream_handle
+from dxgemm.runtime.tensor_maps import encode
 
 MODULE = "dxgemm.handwritten.frames.block_tile"
 HOPPER = "sm_90a"  # has wgmma
@@ -89,7 +94,8 @@ def bind_kernel(
     facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
-    if any(each.needs_hopper for each in tiles) and facts.arch != HOPPER:
+    is_hopper = any(each.needs_hopper for each in tiles)
+    if is_hopper and facts.arch != HOPPER:
         raise UnsupportedProblemError(
             f"gemm: {kernel.name} has a tile by wgmma, which {facts.name} ({facts.arch}) lacks; "
             "make it without instruction=."
@@ -98,12 +104,15 @@ def bind_kernel(
         return lambda: None
     if simulator_enabled():
         return partial(_simulate, kernel, tile, grid, smem_bytes, arguments)
+    refuse_foreign_context()
+    with current_device(ordinal):
+        mapped = [_tensor_map(value) if is_hopper else ("", b"") for value in read]
+    tensor_maps = b"".join(encoded for _, encoded in mapped)
     spec = FunctionSpec(
-        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read)), MODULE,
+        kernel.name, kernel.digest, kernel.make, tuple(map(_type_of, read, mapped)), MODULE,
         "; ".join(sorted(each.key for each in tiles)), tile.threads,
         max(1, min(each.min_blocks for each in tiles)), smem_bytes,
     )  # fmt: skip
-    refuse_foreign_context()
     compiled = obtain_kernel(spec, facts.arch)
     on_device = [operand for operand in operands if operand.layout.device != HOST]
     first = on_device[0] if on_device else None
@@ -115,9 +124,9 @@ def bind_kernel(
         or operand.library is not on_device[0].library
     ]  # fmt: skip
     if len(on_device) < len(operands):
-        queue = _queue_with_copies(compiled, grid, read, ordinal)
+        queue = _queue_with_copies(compiled, grid, read, tensor_maps, ordinal)
     else:
-        queue = _queue(compiled, grid, _packed(read), ordinal)
+        queue = _queue(compiled, grid, read, tensor_maps, ordinal)
 
     def call() -> None:
         target = handle or 0
@@ -184,10 +193,27 @@ def _check_fits(kernel: UserKernel, tile: Any, smem_bytes: int, facts: DeviceFac
         )
 
 
-def _type_of(value: Any) -> tuple[str, int]:
+def _tensor_map(value: Any) -> tuple[str, bytes]:
+    """Order and tensor map of an argument that tiles by wgmma can have TMA copy; else empty."""
+    if not isinstance(value, Operand) or value.layout.device == HOST:
+        return "", b""
+    layout, address = value.layout, value.pointer
+    if layout.dtype not in HALVES or len(layout.shape) != 2 or not address:
+        return "", b""
+    # An empty matrix has a map too, so that it needs no other kernel; nothing is copied by it.
+    rows, cols = (max(size, 1) for size in layout.shape)
+    row, col = (stride // layout.item_size for stride in layout.strides)
+    matrix = Matrix("a", layout.item_size, address & -address, 1, rows, cols, 0, row, col)
+    if matrix.refusal() is not None or max(rows, cols) > MOST_ELEMENTS:
+        return "", b""
+    tensor_map = matrix.tensor_map(layout.dtype, WARPGROUP_ROWS, WARPGROUP_ROWS)
+    return "row" if matrix.innermost == "k" else "col", encode(address, tensor_map)
+
+
+def _type_of(value: Any, mapped: tuple[str, bytes]) -> tuple[str, int, str]:
     if isinstance(value, Operand):
-        return value.layout.dtype, len(value.layout.shape)
-    return value.dtype.name, 0
+        return value.layout.dtype, len(value.layout.shape), mapped[0]
+    return value.dtype.name, 0, ""
 
 
 def _packed(values: list[Any]) -> bytes:
@@ -211,12 +237,18 @@ def _packed(values: list[Any]) -> bytes:
 
 
 def _queue(
-    compiled: CompiledKernel, grid: tuple[int, int, int], packed: bytes, ordinal: int
-) -> Callable[[int], None]:
+    compiled: CompiledKernel, grid: tuple[int, int, int], values: list[Any], tensor_maps: bytes,
+    ordinal: int,
+) -> Callable[[int], None]:  # fmt: skip
     """Load a kernel; return a function that queues it with its arguments on a stream."""
-    from dxgemm.runtime.launch import function_of, launch_config, submit_on
+    from dxgemm.runtime.launch import function_of, launch_config, parameter_offset, submit_on
 
     function, submit = function_of(compiled, ordinal), submit_on(ordinal)
+    packed = _packed(values)
+    if tensor_maps:  # behind all other parameters, where the compiler aligned them
+        layouts = (value.layout for value in values if isinstance(value, Operand))
+        parameters = len(values) + sum(4 + 2 * len(layout.shape) for layout in layouts)
+        packed = packed.ljust(parameter_offset(function, parameters), b"\0") + tensor_maps
     buffer, size = ctypes.create_string_buffer(packed, len(packed)), ctypes.c_size_t(len(packed))
     extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
     configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
@@ -243,8 +275,9 @@ def _queue(
 
 
 def _queue_with_copies(
-    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], ordinal: int
-) -> Callable[[int], None]:
+    compiled: CompiledKernel, grid: tuple[int, int, int], read: list[Any], tensor_maps: bytes,
+    ordinal: int,
+) -> Callable[[int], None]:  # fmt: skip
     """The same with arrays in host memory, which are copied to the GPU and, unless they are
     read-only, back: the function returns when they are there."""
 
@@ -266,7 +299,7 @@ def _queue_with_copies(
                 values[place] = operand._replace(pointer=copy.pointer, layout=layout)
                 if not operand.layout.read_only:
                     copies.append(copy)
-            _queue(compiled, grid, _packed(values), ordinal)(stream)
+            _queue(compiled, grid, values, tensor_maps, ordinal)(stream)
             for copy in copies:
                 copy.download()
 

@@ -29,8 +29,10 @@ RESULTS = {
     "bfloat16": ("bfloat16", "float32"),
 }
 LAYOUTS = ("row", "col")
+_OF_KEPT = ("keep", "fetch_for_kept", "multiply_kept", "product_of_kept")
 _FUNCTIONS = (
-    "origin", "accumulator", "product", "product_of_kept", "position", "keep", "store",
+    "origin_of", "origin", "accumulator", "apply", "fetch", "multiply", "product", "position",
+    "store", *_OF_KEPT,
 )  # fmt: skip
 
 
@@ -87,7 +89,7 @@ class Tile(KeyedModule):
             cuda_target.typing_context.refresh()
         if not self.kept:
             way_out = f"{self!r} keeps nothing; make it with kept="
-            del functions["keep"], functions["product_of_kept"]
+            functions = {key: functions[key] for key in functions if key not in _OF_KEPT}
             if name not in functions:
                 raise AttributeError(way_out)
         vars(self).update(functions)
@@ -216,15 +218,20 @@ def tile(
 
         origin(m, n): row and column of the block's tile, in the order of `blocks`, which shares
             what is in L2. Any other row and column may be used in its place.
+        origin_of(index, m, n): those of another block.
         accumulator(): the thread's array of per_thread sums, float32 or float64.
         product(acc, a, b, row, col): acc = the tile of a @ b from row and col on. a (m, k) and
             b (k, n) have any shapes and strides; elements outside of them count as zero.
+        fetch(a, b, row, col), multiply(acc, a, b, row, col): the same in two steps. Where TMA
+            copies, the first stages are under way after the first one. The second one must follow,
+            with the same arguments; `apply`, `keep` and `store` may come between them.
+        apply(acc, function): acc[i] = function(acc[i]), by a device function of one number.
         position(i): row and column of acc[i] in the tile; they may lie outside of the result.
         store(acc, out, row, col): write the elements that lie inside of out.
         keep(acc, col, cols): keep the tile in shared memory, rounded to dtype, as columns col and
             on of a matrix of cols columns, of which there may be `kept`.
         product_of_kept(acc, b, col): acc = the tile of that matrix @ b from col on; b has cols
-            rows.
+            rows. fetch_for_kept(b, col) and multiply_kept(acc, b, col) are its two steps.
 
     Args:
         dtype: "float32" by multiply-adds; "float64", "float16" and "bfloat16" by `mma.sync` on
@@ -236,8 +243,8 @@ def tile(
         out: dtype of what `store` writes; None for dtype. "float32" may follow "float16" and
             "bfloat16".
         kept: columns that `keep` has room for, which takes shared memory.
-        instruction: "wgmma" for Hopper's own in half precision; None for that which GPUs since
-            Ampere have.
+        instruction: "wgmma" for Hopper's own in half precision, where TMA copies arguments of the
+            kernel that are in the tile's layouts; None for that which GPUs since Ampere have.
 
     Raises:
         DtypeError: no tile has this dtype, or `store` cannot write `out`; or numba's simulator
@@ -266,12 +273,17 @@ def tile(
             f"gemm: numba's simulator lacks the instruction for tiles of {dtype}; use float32 or "
             "float64 there."
         )
+    from dxgemm.handwritten.frames.block_tile import kept_bytes
+
     configs = _configs(dtype, layouts, by_wgmma)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
         raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
-    return Tile(configs[m, n], dtype, out or dtype, layouts, room)
+    config = configs[m, n]
+    if by_wgmma:
+        config = config.beside(kept_bytes(config, dtype, layouts, room))
+    return Tile(config, dtype, out or dtype, layouts, room)
 
 
 def _is_simulated(dtype: str) -> bool:

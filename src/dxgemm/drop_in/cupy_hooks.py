@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 
 from dxgemm import api, contractions
-from dxgemm.drop_in.routing import Hook, current
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import UnsupportedProblemError
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
@@ -22,26 +22,35 @@ def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
     return api.matmul(a, b, out=out, **options)
 
 
+def _contiguous(array: Any) -> Any:
+    """C-contiguous copy, if need be; of a number too, which `cupy.ascontiguousarray` makes 1-D."""
+    return array if array.flags.c_contiguous else cupy.ascontiguousarray(array)
+
+
 def _dot(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    if out is not None and not out.flags.c_contiguous:
+        raise UnsupportedProblemError("dot: CuPy refuses an out that is not C-contiguous.")
     if 1 <= a.ndim <= 2 and 1 <= b.ndim <= 2:
         return _matmul(a, b, out, **options)
     if not (a.ndim and b.ndim):
         raise UnsupportedProblemError("dot: it multiplies by a number.")
     axes = [a.ndim - 1], [max(b.ndim - 2, 0)]
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, axes, out=out, **options))
+    return _contiguous(contractions.tensordot(a, b, axes, out=out, **options))
 
 
 def _tensordot(a: Any, b: Any, axes: Any = 2, **options: Any) -> Any:
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, axes, **options))
+    return _contiguous(contractions.tensordot(a, b, axes, **options))
 
 
 def _inner(a: Any, b: Any, **options: Any) -> Any:
     if not (a.ndim and b.ndim):
         raise UnsupportedProblemError("inner: it multiplies by a number.")
-    return cupy.ascontiguousarray(contractions.tensordot(a, b, ([-1], [-1]), **options))
+    return _contiguous(contractions.tensordot(a, b, ([-1], [-1]), **options))
 
 
 def _einsum(subscripts: str, *operands: Any, optimize: Any = None, **options: Any) -> Any:
+    if not isinstance(subscripts, str):
+        raise UnsupportedProblemError("einsum: its subscripts are lists.")
     if len(operands) < 2:
         raise UnsupportedProblemError("einsum: of one operand it is no product.")
     return contractions.einsum(subscripts, *operands, **options)
@@ -56,26 +65,16 @@ HOOKED: tuple[tuple[Any, str, Callable[..., Any], tuple[str, ...]], ...] = (
     (cupy.ndarray, "__matmul__", _matmul, ()),
     (cupy.ndarray, "dot", _dot, ("out",)),  # which cupy.dot calls
 )
-_replaced: list[tuple[Any, str, Any]] = []
+_replaced = Replaced()
+uninstall = _replaced.put_back
 
 
 def install() -> None:
     """Replace the functions."""
     for owner, name, own, options in HOOKED:
-        _replaced.append((owner, name, vars(owner).get(name)))
         shown = f"cupy.{name}" if owner is cupy else f"cupy.ndarray.{name}"
         hook = Hook(shown, own, getattr(owner, name), _stream, _dtype_finder({*options}))
-        setattr(owner, name, _hooked(hook))
-
-
-def uninstall() -> None:
-    """Put back what was replaced; a method that was inherited is inherited again."""
-    while _replaced:
-        owner, name, function = _replaced.pop()
-        if function is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, function)
+        _replaced.put(owner, name, _hooked(hook))
 
 
 def _stream(*_: Any) -> int:

@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -82,6 +83,43 @@ class Hook(NamedTuple):
     dtype: Callable[[Any, Mapping[str, Any]], str]
 
 
+class _Decision:
+    """Decision on the calls of a layout, and the number of those since they were last counted.
+
+    Attributes:
+        name: function that is called.
+        own: computes a call by dxgemm; None to leave it to the library, for the reason.
+        routed, fell_through: calls so far; no other thread runs within `+= 1`.
+    """
+
+    __slots__ = "fell_through", "name", "own", "reason", "routed"
+
+    def __init__(self, name: str, own: Callable[..., Any] | None, reason: str = "") -> None:
+        self.name, self.own, self.reason = name, own, reason
+        self.routed = self.fell_through = 0
+
+
+class Replaced:
+    """Functions and methods that are replaced by hooks, and put back."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Any, str, Any]] = []
+
+    def put(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        """Replace an attribute of a module or a class."""
+        self._kept.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, function)
+
+    def put_back(self) -> None:
+        """Undo all; a method that was inherited is inherited again."""
+        while self._kept:
+            owner, name, function = self._kept.pop()
+            if function is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
+
+
 class Patch:
     """Routing of products, as `patch` makes it; see there."""
 
@@ -92,10 +130,9 @@ class Patch:
             if precision is not None and _has_precision(precision, dtype):
                 options["precision"] = precision
         self._only = only
-        # Options of `gemm` by layout, or the reason to fall through.
-        self._known: dict[Hashable, dict[str, Any] | str] = {}
+        self._known: dict[Hashable, _Decision] = {}  # by layout
         self._lock = threading.Lock()
-        self._routed: Counter[str] = Counter()
+        self._routed: Counter[str] = Counter()  # without those of known layouts
         self._fell_through: Counter[tuple[str, str]] = Counter()
 
     def __enter__(self) -> Patch:
@@ -128,8 +165,21 @@ class Patch:
     def report(self) -> Report:
         """Count the calls so far."""
         with self._lock:
-            counted = dict(self._routed), dict(self._fell_through)
-        return Report(*counted)
+            self._count(self._known.values())
+            return Report(dict(self._routed), dict(self._fell_through))
+
+    def _count(self, decisions: Iterable[_Decision]) -> None:
+        """Move the calls of decisions to the counts of this patch."""
+        for decision in decisions:
+            name, reason = decision.name, decision.reason
+            if decision.routed:
+                self._routed[name] += decision.routed
+            if decision.fell_through:
+                is_full = len(self._fell_through) >= _MOST_REASONS
+                is_new = (name, reason) not in self._fell_through
+                key = name, "other reasons" if is_new and is_full else reason
+                self._fell_through[key] += decision.fell_through
+            decision.routed = decision.fell_through = 0
 
     def compute(
         self, hook: Hook, layout: Hashable, arguments: Any, named: Mapping[str, Any]
@@ -141,49 +191,59 @@ class Patch:
             layout: tells the layouts of the operands, and the function.
             arguments, named: arguments of the call.
         """
-        known = self._known.get(layout)
-        if known is None:
-            known = self._decide(hook, layout, arguments, named)
-        if isinstance(known, dict):
+        decision = self._known.get(layout) or self._decide(hook, layout, arguments, named)
+        if decision.own is not None:
             try:
-                result = hook.own(*arguments, **named, **known)
+                result = decision.own(*arguments, **named)
             except DxgemmError as error:
-                known = _text(error)
-                if not isinstance(error, LaunchError):  # which the next call need not meet
-                    self._known[layout] = known
+                lasts = not isinstance(error, LaunchError)  # which the next call need not meet
+                decision = self._fall_through(hook, layout, _text(error), lasts)
             else:
-                with self._lock:
-                    self._routed[hook.name] += 1
+                decision.routed += 1
                 return result
-        key = hook.name, known
-        with self._lock:
-            if key not in self._fell_through and len(self._fell_through) >= _MOST_REASONS:
-                key = hook.name, "other reasons"
-            self._fell_through[key] += 1
+        decision.fell_through += 1
         return hook.theirs(*arguments, **named)
+
+    def _fall_through(
+        self, hook: Hook, layout: Hashable, reason: str, lasts: bool = True
+    ) -> _Decision:
+        """Decision to leave a call to the library; kept for the layout if it lasts."""
+        if not lasts:
+            layout = hook.name, reason
+            if layout in self._known:
+                return self._known[layout]
+        return self._keep(layout, _Decision(hook.name, None, reason))
+
+    def _keep(self, layout: Hashable, decision: _Decision) -> _Decision:
+        with self._lock:
+            if len(self._known) >= _MOST_LAYOUTS:
+                self._count(self._known.values())
+                self._known.clear()
+            elif layout in self._known:
+                self._count([self._known[layout]])
+            self._known[layout] = decision
+        return decision
 
     def _decide(
         self, hook: Hook, layout: Hashable, arguments: Any, named: Mapping[str, Any]
-    ) -> dict[str, Any] | str:
-        """Decide on a layout that is new; returns the options, or the reason to fall through."""
+    ) -> _Decision:
+        """Decide on a layout that is new."""
         dtype = hook.dtype(arguments, named)
         options = self._options.get(dtype)
-        reason = ""  # without a trial `compute` finds out
         if options is None:
-            reason = f"dtype {dtype}"
-        elif self._only is not None:
+            return self._fall_through(hook, layout, f"dtype {dtype}")
+        if self._only is not None:  # without a trial `compute` finds out
             stream = hook.stream(*arguments)
             if not simulator_enabled() and is_captured(stream):
-                return CAPTURED  # asked again
+                return self._fall_through(hook, layout, CAPTURED, lasts=False)  # asked again
             try:
                 reason = self._timed(hook, options, arguments, named, stream)
             except Exception as error:  # of memory, too: a trial has more results than one
                 reason = _text(error)
-        if len(self._known) >= _MOST_LAYOUTS:
-            self._known.clear()
-        known: dict[str, Any] | str = reason or options or {}
-        self._known[layout] = known
-        return known
+            if reason:
+                return self._fall_through(hook, layout, reason)
+        own = partial(hook.own, **options) if options else hook.own
+        return self._keep(layout, _Decision(hook.name, own))
 
     def _timed(
         self, hook: Hook, options: Any, arguments: Any, named: Mapping[str, Any], stream: int

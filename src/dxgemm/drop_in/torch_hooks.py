@@ -1,8 +1,9 @@
-"""Hooks in torch: the kernels of its products, which are overridden in torch's dispatcher.
+"""Hooks in torch: the kernels of its products are overridden in its dispatcher, or passed by.
 
 The override is below autograd (`torch.library`): a mode over Python's functions would miss products
 that torch calls itself, such as those of a backward pass, and a mode over all operators would slow
-down those that are no products.
+down those that are no products. Python's functions of plain matrices are replaced as well: a call
+of one needs no dispatcher, on its way here or to torch's own kernel.
 """
 
 from __future__ import annotations
@@ -10,18 +11,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.jit._builtins import _register_builtin
 
 from dxgemm import api
 from dxgemm.drop_in import routing
-from dxgemm.drop_in.routing import Hook, current
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import DxgemmError
 from dxgemm.gpu.status import simulator_enabled
 
 OPERATORS = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm")
+# Functions of Python for two matrices or batches, and the operator that they call for plain ones.
+DIRECT = (
+    (torch, "mm", "mm"), (torch, "matmul", "mm"), (torch, "bmm", "bmm"),
+    (torch.Tensor, "mm", "mm"), (torch.Tensor, "matmul", "mm"), (torch.Tensor, "bmm", "bmm"),
+    (torch.Tensor, "__matmul__", "mm"),
+)  # fmt: skip
+_PLAIN = torch.Tensor, torch.nn.Parameter
+_DEVICE = "CPU" if simulator_enabled() else "CUDA"
 _NAMES = {getattr(torch, name): name for name in routing.DTYPES}
 _INVARIANT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -31,29 +42,63 @@ class _State:
 
     library: Any = None
     invariant = 0
+    replaced = Replaced()
 
 
 def install() -> None:
     """Override the kernels of the GPU; on the simulator, CPU tensors stand for those of a GPU."""
-    device = "CPU" if simulator_enabled() else "CUDA"
-    kernels = {name: torch.library.get_kernel(f"aten::{name}", device) for name in OPERATORS}
+    functions = _functions()
     _State.library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for name, kernel in kernels.items():
-            hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
-            _State.library.impl(name, _hooked(hook), device, with_keyset=True)
+        for name, (kernel, direct) in functions.items():
+            _State.library.impl(name, kernel, _DEVICE, with_keyset=True)
+            for owner, attribute, function in direct:
+                _State.replaced.put(owner, attribute, function)
+
+
+@cache
+def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
+    """By operator, the kernel that overrides torch's, and functions that replace Python's."""
+    functions = {}
+    for name in OPERATORS:
+        kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)
+        hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
+        direct = [
+            (owner, attribute, _direct(getattr(owner, attribute), hook))
+            for owner, attribute, of in DIRECT
+            if of == name
+        ]
+        for owner, attribute, function in direct:
+            if owner is torch:  # for torch.jit.script, by the function's id: it is kept
+                _register_builtin(function, f"aten::{attribute}")
+        functions[name] = _hooked(hook), direct
+    return functions
 
 
 def uninstall() -> None:
-    """Give torch its kernels back."""
+    """Give torch its kernels and functions back."""
+    _State.replaced.put_back()
     _State.library._destroy()
     _State.library = None
 
 
 @contextmanager
 def batch_invariant() -> Iterator[None]:
-    """Compute products by batch-invariant kernels, in all threads, whatever patches are open."""
+    """Compute torch's own products on the GPU by batch-invariant kernels of dxgemm.
+
+    Inside the context, in all threads of the process, row i of a product has the same bits however
+    many rows and matrices there are ([semantics](semantics.md#batch-invariance)). It holds for
+    `torch.mm`, `bmm`, `addmm`, `baddbmm`, `mv` and `addmv`, and for what torch computes by them:
+    `matmul`, `@`, `einsum`, `torch.nn.functional.linear`, and the gradients that are computed
+    inside the context.
+
+    Notes:
+        float32, float64, float16 and bfloat16, in eager mode; `torch.compile` calls kernels of its
+        own. Other dtypes, CPU tensors, and calls with `out=`, are torch's as before. A first call
+        builds or loads its kernel, and is refused under CUDA-graph capture. Contexts can be nested,
+        and come before those of `dxgemm.patch`, by whose hooks they work.
+    """
     routing.install()
     with routing.Hooks.lock, routing.Hooks.changing:
         _State.invariant += 1
@@ -100,6 +145,63 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         return patch.compute(hook, layout, (keyset, *operands), factors)
 
     return product
+
+
+def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+    """Function that takes plain matrices past the dispatcher, and leaves all else to torch."""
+    name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
+    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
+    hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
+    is_compiling = torch.compiler.is_compiling
+
+    @wraps(theirs)
+    def product(*operands: Any, **options: Any) -> Any:
+        if len(operands) != 2 or options or is_compiling():
+            return theirs(*operands, **options)
+        a, b = operands
+        if not (_is_plain(a) and _is_plain(b)) or _any_mode():
+            return theirs(a, b)
+        a_shape, b_shape = a.shape, b.shape
+        if not len(a_shape) == ndim == len(b_shape):
+            return theirs(a, b)
+        patch = current()
+        if patch is None:
+            return hook.theirs(keyset, a, b)
+        layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
+        return patch.compute(hook, layout, (keyset, a, b), {})
+
+    return product
+
+
+_on_gpu, _strided = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__, torch.strided
+
+
+def _is_plain(x: Any) -> bool:
+    """True for a tensor in memory of the GPU as it says, without gradients."""
+    return (
+        type(x) in _PLAIN and _on_gpu(x) and x.layout is _strided
+        and not (x.requires_grad or x.is_nested or x.is_neg() or x._is_zerotensor())
+    )  # fmt: skip
+
+
+def _make_any_mode() -> Callable[[], bool]:
+    """Function that tells whether anything is active that looks at torch's calls."""
+    c, functorch = torch._C, torch._C._functorch
+    in_function_mode, is_autocast = c._is_torch_function_mode_enabled, c._is_any_autocast_enabled
+    dispatch_modes, trace = c._len_torch_dispatch_stack, c._get_tracing_state
+    transform = functorch.peek_interpreter_stack
+
+    def any_mode() -> bool:
+        return (
+            dispatch_modes() > 0 or in_function_mode() or is_autocast()
+            or forward_ad._current_level >= 0
+            or transform() is not None or trace() is not None or _State.invariant > 0
+        )  # fmt: skip
+
+    return any_mode
+
+
+_any_mode = _make_any_mode()
 
 
 def _levels() -> int:

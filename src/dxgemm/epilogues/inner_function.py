@@ -111,7 +111,7 @@ class Inner(Epilogue):
     def begins_whole(self) -> bool:
         """True if totals of no values are integers, or infinities, which stand for the largest."""
         parts = self.start if isinstance(self.start, tuple) else (self.start,)
-        return all(part is None or part.is_integer() or math.isinf(part) for part in parts)
+        return all(part is None or math.isinf(part) or part % 1 == 0 for part in parts)
 
     @property
     def operations(self) -> int:
@@ -238,7 +238,7 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
 
 
 def _start_of(identity: Any, add: FunctionType) -> Total:
-    """The identity of a function that adds, as floats; None in a tuple stays."""
+    """The identity of a function that adds, as floats, but for integers that are none; or None."""
     parts = identity if isinstance(identity, tuple) else (identity,)
     known = parts[:-1] if len(parts) > 1 and parts[-1] is None else parts
     are_numbers = all(isinstance(x, numbers.Real) and not isinstance(x, bool) for x in known)
@@ -247,8 +247,15 @@ def _start_of(identity: Any, add: FunctionType) -> Total:
             f"inner: identity is {shown(identity)}; pass the number that add={add.__name__} "
             f"leaves as it is, such as 1.0 for a product, or a tuple of 2 to {MOST_PARTS}."
         )
-    floats = tuple(None if part is None else float(part) for part in parts)
-    return floats if isinstance(identity, tuple) else float(identity)
+    if isinstance(identity, tuple):
+        return tuple(None if part is None else _exact(part) for part in parts)
+    return _exact(identity)
+
+
+def _exact(number: Any) -> float:
+    """The number as a float; an integer that no float has as Python's own."""
+    is_whole = isinstance(number, numbers.Integral)
+    return int(number) if is_whole and int(number) != float(number) else float(number)
 
 
 def _adding_of(function: FunctionType, add: FunctionType) -> FunctionType:

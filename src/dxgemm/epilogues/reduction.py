@@ -21,7 +21,7 @@ from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 from dxgemm.problem.arguments import check_flag
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
-MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
+MOST_VALUES = 32  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES, MEANS, SCALES = "values", "indices", "means", "scales"
 QUANTISED = "quantised"  # the kind of a `Quantisation`
 INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64

@@ -14,9 +14,9 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import digit_wgmma, digits
 from dxgemm.lower.product import lower_product
 from dxgemm.lower.steps import file_step
-from dxgemm.problem.byte_form import ByteForm, DigitForm, JoinedForm
 from dxgemm.problem.dtypes import ITEM_SIZES, factor_dtypes
 from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.integer_forms import DigitForm, JoinedForm
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -26,7 +26,7 @@ NOTHING = ((0, 0, 0), (0, 0, 0))  # strides and sizes of what is not read
 DIGITS_OF = {name: Symbol(f"digits of {name}") for name in "ab"}  # buffers
 
 
-def lower_bytes(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Program:
+def lower_digits(form: DigitForm, candidate: Candidate, device: DeviceFacts) -> Program:
     """Program of a product of integers.
 
     Args:
@@ -36,8 +36,7 @@ def lower_bytes(form: ByteForm, candidate: Candidate, device: DeviceFacts) -> Pr
     """
     sizes: dict[Name, int] = {DIGITS_OF[name].name: _size(form, name) for name in "ab"}
     problem, program = form.problem, Program(_splitting(form), sizes)
-    for index, term in enumerate(form.terms):
-        part = form.product(term)
+    for index, (term, part) in enumerate(zip(form.terms, form.passes, strict=True)):
         a_offset, b_offset = form.offsets(term)
         values: dict[Name, Value] = {
             "a": DIGITS_OF["a"] + a_offset,
@@ -72,10 +71,13 @@ def lower_joined(form: JoinedForm, candidate: Candidate, device: DeviceFacts) ->
         candidate: `wgmma`, with the config of that kernel.
         device: the GPU.
     """
-    product, config = form.product_of("int8", form.products, form.digits), candidate.config
+    triangle = candidate.part_of(form.product).triangle
+    k, pitch = form.products * form.step, form.digits * form.step
+    product = form.of_bytes(k, pitch, triangle=triangle)
+    config, stored = candidate.config, (triangle,) if triangle else ()
     sizes: dict[Name, int] = {DIGITS_OF[name].name: _size(form, name) for name in "ab"}
     multiplying = file_step(
-        digit_wgmma, product, (form.problem.dtype,), config,
+        digit_wgmma, product, (form.problem.dtype, *stored), config,
         blocks=digit_wgmma.KERNEL.grid(config, product, device.sm_count),
         values=(
             *DIGITS_OF.values(), C, OUT,
@@ -134,6 +136,7 @@ def splitting_step(
     batch, k = (problem.batch if strides.batch else 1), min(slice_k, problem.k - first_k)
     arguments = KernelArguments(
         dtype, along, k, 0, batch, strides, Strides(0, apart, step), out=rows, out_dtype="int8",
+        a_alignment=1 if first_k else getattr(problem, f"{name}_alignment"),
         epilogue=Fusion((), (*buffers("int32"), *numbers)) if flag else None,
         extents={
             "a": (strides, (batch, along, k)),

@@ -18,7 +18,7 @@ from dxgemm.lower.cublas import CublasStep
 from dxgemm.lower.emulated import lower_emulated, native_program
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import in_parts
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, slice_dtype
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -127,6 +127,8 @@ def lower_sums(problem: Problem, summed: Problem, product: Program, triangle: st
     slices, items = summed.slices, summed.batch * summed.out.batch  # of a slice's matrices
     sums = Symbol(f"sums of {slices} slices")
     values: dict[Name, Value] = {"c": sums, "out": sums, "alpha": 1, "beta": 0}
+    if problem.modulus:  # the sums are the result
+        values = {"out": sums}
     strides = Strides(summed.out.batch, summed.out.row, items)
     if problem.dtype in COMPLEX_PARTS:
         strides = in_parts(strides._replace(col=1))
@@ -142,9 +144,11 @@ def adding_step(
 ) -> Step:
     """Step that adds the sums of slices, with strides of the batch, of rows and of slices."""
     m, n, batch, out_dtype = problem.m, problem.n, problem.batch, problem.out_dtype
+    is_result = problem.modulus > 0
     arguments = KernelArguments(
-        problem.scalar_dtype, m, n, slices, batch, strides, c=problem.c, out=problem.out,
-        epilogue=problem.epilogue, out_dtype=out_dtype, reads_c=problem.reads_c,
+        slice_dtype(problem.dtype, out_dtype), m, n, slices, batch, strides, c=problem.c,
+        out=problem.out, epilogue=problem.epilogue, out_dtype=out_dtype,
+        reads_c=problem.reads_c and not is_result,
         extents={"a": ((*strides, 1), (batch, m, slices, n))},
     )  # fmt: skip
     config = add_slices.choose_config(configs_of(add_slices), batch * m * n, slices)
@@ -152,7 +156,8 @@ def adding_step(
     if triangle:
         variant = out_dtype, "both" if triangle == "either" else triangle
         variant += ("transposed",) if problem.adds_transpose else ()
+    alpha, beta = (1, 0) if is_result else (ALPHA, BETA)
     return file_step(
         add_slices, arguments, variant, config, blocks=batch * -(-m * n // config.elements),
-        values=(sums, sums, C, OUT, ALPHA, BETA), operands=parameters(problem.epilogue),
+        values=(sums, sums, C, OUT, alpha, beta), operands=parameters(problem.epilogue),
     )  # fmt: skip

@@ -185,7 +185,7 @@ class _Lowering:
         """Add the kernel that reduces the matrix, or a part of it, to partial results."""
         from dxgemm.handwritten.parts.reduction import slot_count
 
-        problem, config = self._problem, configs_of(reduce_tiles)[0]
+        problem, config = self._problem, configs_of(reduce_tiles)[self._is_long]
         tile, sizes = (config.tile_m, config.tile_n), (problem.m, problem.n)
         slots = slot_count(config, tile, self._reduction, sizes, reduce_tiles.READ_WIDTH)
         partials = self._of_tiles(slots)
@@ -260,7 +260,10 @@ class _Lowering:
         source: Symbol,
     ) -> None:
         configs = configs_of(file)
-        config = configs[file is merge_partials and arguments.m < MANY_LINES]
+        if file is merge_partials:
+            config = configs[2 * self._is_long + (arguments.m < MANY_LINES)]
+        else:
+            config = configs[self._is_long]
         values = source, source, source, source, 0, 0
         step = file_step(file, arguments, variant, config, values=values, operands=operands)
         self.program += Program((step,))
@@ -280,6 +283,13 @@ class _Lowering:
         }
         self.program += Program((), sizes)
         return Partials(slots, lines, tuple(map(Symbol, sizes)), items)
+
+    @property
+    def _is_long(self) -> bool:
+        """True if partial results are too many values for kernels that merge them whole."""
+        from dxgemm.handwritten.parts.reduction import FEW_VALUES
+
+        return self._reduction.count > FEW_VALUES
 
     @property
     def _dtype(self) -> str:

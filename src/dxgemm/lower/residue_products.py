@@ -13,27 +13,38 @@ from dxgemm.choice.emulation_parts import NUMBER_BYTES, buffers
 from dxgemm.choice.legality import Candidate
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import add_residues
+from dxgemm.handwritten.parts.moduli import numbers_modulo
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.lower.byte_products import DIGITS_OF, NOTHING, along_of, size_of, splitting_step
-from dxgemm.lower.product import lower_product
+from dxgemm.lower.product import lower_product, lower_sums
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.integer_forms import SUM_BYTES, RemainderForm, ResidueForm
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.problem.residue_form import RemainderForm, ResidueForm
-from dxgemm.runtime.program import ALPHA, BETA, OUT, C, Name, Program, Step, Symbol, Value
+from dxgemm.runtime.program import OUT, C, Name, Program, Step, Symbol, Value
 
 RESIDUES, FLAG = Symbol("residues of the result"), Symbol("flag")
-SUM_BYTES = 4
 INTEGER, REAL = FusedOperand("number", "int64"), FusedOperand("number", "float64")
+
+
+def _factors(problem: Problem) -> dict[Name, Value]:
+    """Alpha and beta of a call: modulo a number, their residues."""
+    part = f"% {problem.modulus}" if problem.modulus else ""
+    return {name: Symbol(name, part=part) for name in ("alpha", "beta")}
 
 
 def lower_modular(problem: Problem, candidate: Candidate, device: DeviceFacts) -> Program:
     """Program of a product modulo a number by a kernel that multiplies the integers themselves."""
-    taking = replace(problem, epilogue=Fusion((), (INTEGER, REAL)), triangle="")
+    part = candidate.part_of(problem)
+    taking = replace(part, epilogue=Fusion((), (INTEGER, REAL)))
     program = lower_product(candidate.implementation, taking, candidate.config, device)
-    return program.given({0: problem.modulus, 1: 1 / problem.modulus})
+    numbers: dict[Name, Value] = {0: problem.modulus, 1: 1 / problem.modulus}
+    program = program.given(numbers | _factors(problem))
+    if candidate.uses_workspace:
+        return lower_sums(problem, part, program, problem.triangle)
+    return program
 
 
 def lower_residues(form: ResidueForm, candidate: Candidate, device: DeviceFacts) -> Program:
@@ -108,7 +119,7 @@ def _adding(form: ResidueForm | RemainderForm, size: int, adds_to_result: bool) 
     if isinstance(form, RemainderForm):
         numbers = own.modulus, 1 / own.modulus
     elif own.modulus:
-        numbers = add_residues.numbers_modulo(own.modulus, form.count)
+        numbers = numbers_modulo(own.modulus, form.count)
         variant = own.out_dtype, str(form.count), "modular"
     else:
         variant = own.out_dtype, str(form.count)
@@ -118,9 +129,10 @@ def _adding(form: ResidueForm | RemainderForm, size: int, adds_to_result: bool) 
         "int64", own.m, own.n, 0, own.batch, c=c, out=own.out, epilogue=Fusion((), taken),
         out_dtype=own.out_dtype, reads_c=reads_c, extents={"a": NOTHING, "b": NOTHING},
     )  # fmt: skip
-    addend: tuple[Symbol, Value] = (OUT, 1) if adds_to_result else (C, BETA)
+    factors = _factors(own)
+    addend: tuple[Value, Value] = (OUT, 1) if adds_to_result else (C, factors["beta"])
     return file_step(
         add_residues, arguments, variant,
-        values=(RESIDUES, RESIDUES, addend[0], OUT, ALPHA, addend[1]),
+        values=(RESIDUES, RESIDUES, addend[0], OUT, factors["alpha"], addend[1]),
         operands=(RESIDUES, size, *numbers),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Literal, ParamSpec, SupportsComplex, SupportsFloat, Type
 import numpy as np
 
 from dxgemm.errors import DxgemmError, PrecisionError, SettingError, ShapeError, shown
-from dxgemm.problem.dtypes import MODULO, MOST_MODULUS
+from dxgemm.problem.dtypes import MOST_MODULUS, Modulus
 
 Number = complex | SupportsFloat | SupportsComplex  # NumPy's scalars among them
 Kernel = str | tuple[str, Any] | tuple[str, Any, int]  # a name, its config, split-K slices
@@ -62,8 +62,10 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def with_modulus(modulus: Any, precision: Any) -> str:
-    """Precision of a product modulo a number, which takes no other one."""
+def with_modulus(modulus: Any, precision: Any) -> Any:
+    """Return the precision, or the modulus, which goes with none."""
+    if modulus is None:
+        return precision
     is_integer = isinstance(modulus, int | np.integer) and not isinstance(modulus, bool)
     if not is_integer or not 2 <= modulus <= MOST_MODULUS:
         raise SettingError(
@@ -74,7 +76,7 @@ def with_modulus(modulus: Any, precision: Any) -> str:
             f"gemm: precision is {shown(precision)}, but a product modulo {modulus} is exact; "
             "leave out precision= or modulus=."
         )
-    return f"{MODULO}{int(modulus)}"
+    return Modulus(int(modulus))
 
 
 def check_size(name: str, value: Any, least: int = 0, most: int = 2**63 - 1) -> int:

@@ -24,12 +24,11 @@ from dxgemm.problem.dtypes import (
     INTEGER_BITS,
     INTEGER_RESULTS,
     MODULI_COUNTS,
-    MOST_MODULUS,
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
     THREE_PRODUCTS,
-    modulus_of,
+    Modulus,
     product_dtype,
     result_dtypes,
 )
@@ -78,7 +77,7 @@ def contiguous_problem(
     *,
     layout: str = "row_row",
     out_dtype: str | None = None,
-    precision: str | None = None,
+    precision: Any = None,
 ) -> Problem:
     """Problem of 16-byte aligned operands without padding and a row-major result, with beta == 0.
 
@@ -87,7 +86,7 @@ def contiguous_problem(
         m, n, k, batch: sizes.
         layout: one of `LAYOUTS`.
         out_dtype: dtype of c and out; None for the dtype that `gemm` would allocate.
-        precision: as `gemm` takes it.
+        precision: as `gemm` takes it, or a `Modulus`.
 
     Raises:
         DtypeError, PrecisionError: under the same conditions as in `gemm`.
@@ -102,8 +101,7 @@ def contiguous_problem(
         check_name("out_dtype", out_dtype, tuple(allowed), DtypeError)
     sizes = {"m": m, "n": n, "k": k, "batch": batch}
     m, n, k, batch = (check_size(name, size) for name, size in sizes.items())
-    if precision is not None:
-        check_precision(precision, dtype)
+    arithmetic = _arithmetic(precision, dtype)
     out = row_major(batch, m, n)
     a_order, b_order = layout.split("_")
     return oriented(
@@ -118,7 +116,7 @@ def contiguous_problem(
             c=out,
             out=out,
             out_dtype=out_dtype or result_dtypes(dtype)[0],
-            precision=precision,
+            **arithmetic,
         )
     )
 
@@ -143,7 +141,8 @@ def define_problem(
         out: layout of the array to write; None if it is c, or yet to be allocated.
         alpha_is_zero: True if a and b are never read.
         beta_is_zero: True if c is never read.
-        precision: arithmetic that is permitted instead of the dtype's own; None for no other.
+        precision: arithmetic that is permitted instead of the dtype's own, or a `Modulus`; None for
+            no other.
         result: what the epilogue makes of the product.
         takes_complex: True if complex operands are allowed; see `real_form`.
 
@@ -164,8 +163,7 @@ def define_problem(
         dtype = _check_real_result(dtypes, is_reduced)
     else:
         dtype = _check_dtypes(dtypes, has_functions, takes_complex)
-    if precision is not None:
-        check_precision(precision, a.dtype)
+    arithmetic = _arithmetic(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
     _check_devices(present)
     target = out or (None if is_reduced else c)
@@ -207,7 +205,7 @@ def define_problem(
         out_dtype=COMPLEX_PARTS[a.dtype] if is_real else given or new_dtype,
         a_alignment=a.alignment,
         b_alignment=b.alignment,
-        precision=precision,
+        **arithmetic,
         reads_c=not beta_is_zero,
         in_place=out is None and not (is_reduced and c),
     )
@@ -275,10 +273,19 @@ def _check_real_result(named: tuple[tuple[str, str], ...], is_reduced: bool) -> 
     return product
 
 
+def _arithmetic(precision: Any, dtype: str) -> dict[str, Any]:
+    """Precision and modulus of a problem, of what a call names as one."""
+    if precision is not None:
+        check_precision(precision, dtype)
+    if isinstance(precision, Modulus):
+        return {"modulus": precision.number}
+    return {"precision": precision}
+
+
 def check_precision(precision: Any, dtype: str) -> None:
     """Refuse a `precision=` that is unknown, or not for operands of a dtype."""
     is_name = isinstance(precision, str)
-    if is_name and 2 <= modulus_of(precision) <= MOST_MODULUS:
+    if isinstance(precision, Modulus):
         if dtype not in INTEGER_BITS:
             raise DtypeError(
                 f"gemm: modulus= is for integers of 8 to 64 bits, but <a> and <b> are {dtype}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
@@ -87,16 +88,14 @@ EMULATED = "emulated"
 
 MODULI_COUNTS = range(2, 21)
 
-# A product of integers modulo a number names it in the place of a precision: "modulo 97".
-MODULO, MOST_MODULUS = "modulo ", 2**31 - 1
+MOST_MODULUS = 2**31 - 1
 
 
-def modulus_of(precision: str | None) -> int:
-    """Modulus that a precision names; 0 if it names none."""
-    if precision is None or not precision.startswith(MODULO):
-        return 0
-    digits = precision.removeprefix(MODULO)
-    return int(digits) if digits.isdecimal() else 0
+@dataclass(frozen=True)
+class Modulus:
+    """Number modulo which a product of integers is taken, where a call has its precision."""
+
+    number: int
 
 
 def dtype_name(dtype: Any) -> Any:
@@ -126,8 +125,10 @@ def result_dtypes(dtype: str) -> tuple[str, ...]:
     return known or (dtype,)
 
 
-def slice_dtype(dtype: str) -> str:
-    """Dtype of the sums of split-K slices, in a workspace."""
+def slice_dtype(dtype: str, out_dtype: str) -> str:
+    """Dtype of sums in a workspace, such as those of split-K slices: of integers, a signed one."""
+    if dtype in PRODUCT_BITS:
+        return "int64" if out_dtype in ("int64", "uint64") else "int32"
     return dtype if dtype in COMPLEX_PARTS else scalar_dtype(dtype)
 
 

@@ -47,7 +47,7 @@ class KernelArguments:
     a_alignment: int = MAX_ALIGNMENT
     extents: Extents = field(default_factory=dict, compare=False)
 
-    slices, triangle, k_ranges = 1, "", ""  # as `Problem` has them
+    slices, triangle, k_ranges, clears = 1, "", "", ""  # as `Problem` has them
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out_dtype", self.out_dtype or self.dtype)

@@ -88,7 +88,9 @@ def pieces_of(problem: Problem, is_symmetric: bool = False) -> tuple[Piece, ...]
 
 def needs_sums(problem: Problem) -> bool:
     """True if pieces along k are added up in a workspace, not in the result."""
-    is_plain = problem.epilogue is None and problem.out_dtype == slice_dtype(problem.dtype)
+    is_plain = problem.epilogue is None and problem.out_dtype == slice_dtype(
+        problem.dtype, problem.out_dtype
+    )
     is_plain = is_plain or problem.modulus > 0
     return problem.k > _most_indices(problem) and not is_plain
 

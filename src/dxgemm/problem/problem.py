@@ -19,7 +19,6 @@ from dxgemm.problem.dtypes import (
     INTEGER_RESULTS,
     ITEM_SIZES,
     PRODUCT_BITS,
-    modulus_of,
     scalar_dtype,
     slice_dtype,
     step_flops,
@@ -66,8 +65,8 @@ class Problem:
         precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
             "emulated" permits sums of products of float16 parts; float32's own arithmetic satisfies
             both. For float64, "emulated" permits products of rounded numbers by residues, and
-            "emulated14" with fourteen moduli. For integers, "modulo 97" is no permission: the
-            result is taken modulo 97.
+            "emulated14" with fourteen moduli.
+        modulus: number modulo which a result of integers is taken; 0 for none.
         reads_c: True if beta is nonzero; otherwise c is never touched.
         in_place: True if out and c are the same memory.
         is_transposed: True if a and b are exchanged with respect to the call.
@@ -86,6 +85,9 @@ class Problem:
             bytes, which may be read: "", "a", "b" or "ab".
         k_ranges: triangles of a and b, whose zeros kernels may skip: see `k_ranges` in handwritten.
             "" for full operands.
+        clears: the same triangles, "unit_lower" or "unit_upper" if the diagonal counts as ones, of
+            operands with other elements beside their diagonals, where kernels put zeros; "" where
+            zeros are in memory.
         copies_any_size: True if aligned copies are made of operands of any size, and of all that
             TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
@@ -103,6 +105,7 @@ class Problem:
     a_alignment: int = MAX_ALIGNMENT
     b_alignment: int = MAX_ALIGNMENT
     precision: str | None = None
+    modulus: int = 0
     reads_c: bool = False
     in_place: bool = True
     is_transposed: bool = False
@@ -114,6 +117,7 @@ class Problem:
     conjugates: str = ""
     padded: str = ""
     k_ranges: str = ""
+    clears: str = ""
     copies_any_size: bool = False
 
     @property
@@ -192,11 +196,6 @@ class Problem:
         """Number of moduli that the precision names; None if it names none."""
         digits = (self.precision or "").removeprefix(EMULATED)
         return int(digits) if digits.isdecimal() else None
-
-    @property
-    def modulus(self) -> int:
-        """Number modulo which a result of integers is taken; 0 for none."""
-        return modulus_of(self.precision)
 
     @property
     def is_empty(self) -> bool:
@@ -316,19 +315,19 @@ def sliced_problem(problem: Problem, slices: int) -> Problem:
     """Problem of the partial sums of so many split-K slices, in a workspace.
 
     Of a symmetric result, the lower triangle is summed. An inner function makes totals of slices.
+    Modulo a number, they are the result itself.
     """
     fusion = problem.epilogue
     inner = None
     if fusion is not None and fusion.inner is not None:
         inner = replace(fusion, stages=(), operands=(), reduction=None)
-    sums = changed(
-        problem,
-        slices=slices,
-        epilogue=inner,
-        reads_c=False,
-        out_dtype=slice_dtype(problem.dtype),
-        triangle="lower" if problem.triangle else "",
-    )
+    triangle = "lower" if problem.triangle else ""
+    sums = changed(problem, slices=slices, epilogue=inner, triangle=triangle)
+    if problem.modulus:
+        sums = changed(sums, in_place=False)
+    else:
+        out_dtype = slice_dtype(problem.dtype, problem.out_dtype)
+        sums = changed(sums, reads_c=False, out_dtype=out_dtype)
     return changed(sums, out=_aligned_strides(sums))
 
 
@@ -443,5 +442,6 @@ def exchanged(problem: Problem) -> Problem:
         is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
         k_ranges=k_ranges.exchanged(problem.k_ranges),
+        clears=k_ranges.exchanged(problem.clears),
         conjugates="".join(sorted(problem.conjugates.translate(EXCHANGE))),
     )

@@ -1,4 +1,4 @@
-"""Triangular operands: kernels read copies of them, in which 0 stands beside the diagonal.
+"""Triangular operands: kernels put zeros beside their diagonals, or read copies that have them.
 
 The copies are in a workspace, K-major or MN-major as the operand is, with aligned lines. A kernel
 that skips zeros reads few elements beyond the diagonal (`k_ranges.BAND`); for others the copy is
@@ -7,6 +7,7 @@ whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -53,14 +54,18 @@ class CleanCopy(NamedTuple):
 
 
 def clean(
-    problem: Problem, triangular: tuple[str | None, str | None] | None, keeps_ranges: bool = True
+    problem: Problem,
+    triangular: tuple[str | None, str | None] | None,
+    keeps_ranges: bool,
+    is_cleared: Callable[[Problem], bool],
 ) -> tuple[Problem, tuple[CleanCopy, ...]]:
-    """Problem of the copies of triangular operands, and these copies.
+    """Problem of triangular operands as they lie, or of copies of them, and these copies.
 
     Args:
         problem: the problem of the operands as they are.
         triangular: triangles of a and b of the call, as `gemm` takes them.
         keeps_ranges: False if kernels shall multiply zeros as well.
+        is_cleared: True of a problem whose kernel puts zeros beside diagonals itself.
 
     Raises:
         UnsupportedProblemError: the problem has an inner function.
@@ -75,15 +80,18 @@ def clean(
     if problem.k == 0 or problem.is_empty:
         return problem, ()
     own = exchanged(problem) if problem.is_transposed else problem
-    copies, changes = [], dict[str, Any]()
+    words = " ".join((name or k_ranges.FULL).replace(UNIT, k_ranges.UNIT) for name in triangular)
+    ranges = words.replace(k_ranges.UNIT, "") if keeps_ranges else ""
+    as_it_lies = replace(own, k_ranges=ranges, clears=words)
+    as_it_lies = exchanged(as_it_lies) if problem.is_transposed else as_it_lies
+    if keeps_ranges and is_cleared(as_it_lies):
+        return as_it_lies, ()
+    copies, changes = [], dict[str, Any](k_ranges=ranges)
     for name, triangle in zip("ab", triangular, strict=True):
         if triangle is not None:
             copy, strides = _copy_of(own, name, triangle)
             copies.append(copy)
             changes |= {name: strides, f"{name}_alignment": MAX_ALIGNMENT}
-    if keeps_ranges:
-        triangles = (triangle or k_ranges.FULL for triangle in triangular)
-        changes["k_ranges"] = " ".join(triangle.removeprefix(UNIT) for triangle in triangles)
     cleaned = replace(own, **changes)
     if not problem.is_transposed:
         return cleaned, tuple(copies)

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary, finalize
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.compiler.locks import lock_across_forks
 from dxgemm.errors import LaunchError
+from dxgemm.gpu.status import probe
 from dxgemm.problem.kernel_arguments import Arguments, Call
 from dxgemm.runtime.capture import launch_is_captured, outside_capture
 from dxgemm.runtime.device import (
@@ -24,6 +25,7 @@ from dxgemm.runtime.device import (
 from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
+CAPTURES_EARLY = 12030  # first CUDA version that captures launches which begin early
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
 _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i", "int64": "q"}
 CALL_PARAMETERS = 6  # four pointers, alpha and beta
@@ -87,22 +89,34 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+@cache
+def _captures_early() -> bool:
+    """True if the driver captures launches that begin early in graphs."""
+    return (probe().driver_version or 0) >= CAPTURES_EARLY
+
+
 def launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
     """Launch configuration of a kernel for the driver, and its memory; grid and stream are 0."""
     driver = driver_api()
-    config = driver.CUlaunchConfig()
-    cluster = kernel.record.cluster
+    config, names = driver.CUlaunchConfig(), driver.CUlaunchAttributeID
+    cluster, attributes = kernel.record.cluster, []
     if cluster > 1:
         attribute = driver.CUlaunchAttribute()
-        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
         extents = attribute.value.clusterDim
         extents.x, extents.y, extents.z = cluster, 1, 1
-        config.attrs = [attribute]
+        attributes.append(attribute)
+    if kernel.record.begins_early and _captures_early():
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    config.attrs = attributes
     fields = _LaunchConfig.from_address(config.getPtr())
     fields.grid_z = fields.block_y = fields.block_z = 1
     fields.block_x = kernel.record.threads
     fields.smem_bytes = kernel.record.dynamic_smem_bytes
-    fields.attribute_count = int(cluster > 1)
+    fields.attribute_count = len(attributes)
     return config, fields
 
 
@@ -185,7 +199,7 @@ class _Arguments:
         self.maps = size = self.operands + operands.size
         if maps_size:
             parameters = len(PARAMETERS) + len(operands.format) - 1
-            self.maps = _parameter_offset(self.function, parameters)
+            self.maps = parameter_offset(self.function, parameters)
             size = self.maps + maps_size
         self.buffer = bytearray(size)  # packed into twice as fast as a ctypes array
         self._view = (ctypes.c_char * size).from_buffer(self.buffer)
@@ -361,7 +375,7 @@ def submit_on(ordinal: int) -> Callable[..., Any]:
     return submit_there
 
 
-def _parameter_offset(function: Any, index: int) -> int:
+def parameter_offset(function: Any, index: int) -> int:
     """Offset that the compiler gave a parameter; that of an aligned one need not be a multiple."""
     error, offset, _ = driver_api().cuFuncGetParamInfo(function, index)
     if error:

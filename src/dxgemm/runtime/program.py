@@ -22,8 +22,17 @@ from dxgemm.runtime.counter import fallback_counter
 from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.workspace import ALIGNMENT, Workspace, borrowed
 
-# Parts of alpha and beta, which may be complex numbers or integers of Python.
-PARTS: dict[str, Callable[[Any], float]] = {
+
+class Parts(dict[str, Callable[[Any], float]]):
+    """Parts of alpha and beta by name; "% 97" is the residue of an integer modulo 97."""
+
+    def __missing__(self, name: str) -> Callable[[Any], float]:
+        modulus = int(name.removeprefix("% "))
+        return lambda x: x % modulus
+
+
+PARTS = Parts()  # of numbers that may be complex, or integers of Python
+PARTS |= {
     "real": lambda x: x.real,
     "imag": lambda x: x.imag,
     "if real": lambda x: 1.0 if type(x) is complex else x,

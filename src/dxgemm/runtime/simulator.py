@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -163,6 +164,18 @@ def run_simulated(
         # would not reach the threads.
         warnings.simplefilter("ignore", RuntimeWarning)
         kernel[grid, threads, 0, smem_bytes](*arguments)
+
+
+@contextmanager
+def blocks_reported(report: Callable[[int, int], None]) -> Iterator[None]:
+    """Report (blocks done, blocks in all) of the kernels that run meanwhile, in any thread."""
+    from dxgemm.runtime.turn_taking import TurnTakingBlock
+
+    TurnTakingBlock.report = staticmethod(report)
+    try:
+        yield
+    finally:
+        TurnTakingBlock.report = None
 
 
 def _pointer(address: int, dtype: str, strides: tuple[int, ...], sizes: tuple[int, ...]) -> Pointer:

@@ -8,13 +8,14 @@ turns, a thread that reads values before its neighbours have written them is wro
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numba.cuda.simulator import kernel as simulator
@@ -89,11 +90,16 @@ class TurnTakingBlock(simulator.BlockManager):  # type: ignore[misc]
         points: threads that have not begun.
         waiting: those at a barrier, in the order of their next turns.
         failure: the first error of a thread; the others then end at their next barriers.
+        report: told of the blocks that are done, and of all, before each block of any launch.
     """
 
     thread_type = TurnTakingThread
+    report: ClassVar[Callable[[int, int], None] | None] = None
 
     def run(self, grid_point: Any, *args: Any) -> None:
+        if TurnTakingBlock.report is not None:
+            done = np.ravel_multi_index(grid_point, self._grid_dim)
+            TurnTakingBlock.report(int(done), math.prod(self._grid_dim))
         self.grid_point, self._args = grid_point, args
         self.points = deque(np.ndindex(*self._block_dim))
         self.waiting: deque[TurnTakingThread] = deque()

@@ -22,6 +22,7 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
+from dxgemm.drop_in.torch_hooks import batch_invariant
 from dxgemm.torch import functional
 from dxgemm.torch.derivatives import derivative
 from dxgemm.torch.float8_linear import Float8Linear, float8_linear, quantise_rows
@@ -34,7 +35,6 @@ from dxgemm.torch.functions import (
     scaled_grouped_mm,
     scaled_mm,
 )
-from dxgemm.torch.routing import batch_invariant
 
 __all__ = [
     "Float8Linear", "Linear", "batch_invariant", "derivative", "float8_linear", "functional",
