@@ -46,14 +46,16 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
         DOCS / "drop-in.md": suite_text(gpus, "patch"),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue"),
-        DOCS / "fp8.md": suite_text(gpus, "fp8"),
+        DOCS / "fp8.md": markdown(suite_text(gpus, name) for name in ("fp8", "fp8_layers")),
         DOCS / "integers.md": suite_text(gpus, "integers"),
         DOCS / "device.md": suite_text(gpus, "device"),
         DOCS / "inner.md": suite_text(gpus, "inner"),
         DOCS / "distributed.md": suite_text(gpus, "distributed"),
         DOCS / "gpus.md": suite_text(gpus, "sm80"),
         DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),
-        DOCS / "accuracy.md": suite_text(gpus, "accuracy", accuracy_summary),
+        DOCS / "accuracy.md": markdown(
+            [suite_text(gpus, "accuracy", accuracy_summary), suite_text(gpus, "fp8_accuracy")]
+        ),
         DOCS / "reliability.md": markdown(reliability_tables()),
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
     }

@@ -28,6 +28,8 @@ SUITES = (
     "einsum",
     "inner",
     "fp8",
+    "fp8_layers",
+    "fp8_accuracy",
     "device",
     "precision",
     "accuracy",

@@ -454,6 +454,49 @@ def fp8(results: Results) -> list[Part]:
     return pivot("By scales:", extras(results), labels, columns)
 
 
+def fp8_layers(results: Results) -> list[Part]:
+    """Epilogues with results of float8, and groups."""
+    rows = extras(results)
+    layers = [row for row in rows if "groups" not in row]
+    groups = [row for row in rows if "groups" in row]
+    ends = {"one scale": "bias | gelu_tanh", "scales of rows": "bias | gelu_tanh | quantise_rows"}
+    columns = [
+        (f"{text}, {name}", of(where(epilogue=epilogue)))
+        for text, epilogue in ends.items()
+        for name, of in (
+            ("TFLOP/s", lambda fits: cell("tflops", fits)),
+            ("x plain", lambda fits: times("vs_plain", fits)),
+            ("x torch", lambda fits: times("vs_rival", fits)),
+        )
+    ]
+    by_scales = [
+        (f"{text}, {name}", of(where(scales=scales)))
+        for scales, text in (("row", "rows"), ("block", "blocks"))
+        for name, of in (
+            ("TFLOP/s", lambda fits: cell("tflops", fits)),
+            ("x torch", lambda fits: times("vs_rival", fits)),
+        )
+    ]
+    return [
+        *pivot("Bias and gelu_tanh, with a result of float8:", layers, [SIZE], columns),
+        *pivot("Groups of rows, by scales:", groups, [("groups", get("groups")), SIZE], by_scales),
+    ]
+
+
+def fp8_accuracy(results: Results) -> list[Part]:
+    """Bits of |a| |b| that are right in every element, over k."""
+    columns = [
+        (f"{data}, {text}{name}", cell("kept_bits", where(
+            data=data, precision=precision, implementation=implementation
+        )))
+        for data in ("normal", "uniform")
+        for precision, text in ((None, "promoted"), ("fast", "fast"))
+        for implementation, name in (("automatic", ""), ("torch._scaled_mm", ", cuBLASLt"))
+    ]  # fmt: skip
+    title = "float8: bits of |a| |b| that are right in every element of 64 x 128:"
+    return pivot(title, extras(results), [("k", get("k"))], columns)
+
+
 def integers(results: Results) -> list[Part]:
     """TOP/s of squares by operands and modulus, and at one size the rivals and the products."""
     squares = [row for row in extras(results) if is_square(row) and row["batch"] == 1]
@@ -548,6 +591,8 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "patch": [patched],
     "distributed": [distributed],
     "fp8": [fp8],
+    "fp8_layers": [fp8_layers],
+    "fp8_accuracy": [fp8_accuracy],
     "integers": [integers],
     "device": [device],
     "inner": [inner],

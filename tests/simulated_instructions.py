@@ -275,6 +275,8 @@ def round_to_tf32(values: Any) -> tuple[Any, ...]:
 
 
 def pack_pair(kind: str, low: Any, high: Any) -> Any:
+    if kind in ("e4m3", "e5m2"):
+        return np.int32(int(pack_quad(kind, low, high, 0.0, 0.0)) & 0xFFFF)
     bits = bits_of([float(low), float(high)], KINDS[kind]).astype(np.uint32)
     return _signed([bits[0] | bits[1] << 16])[0]
 

@@ -56,6 +56,17 @@ def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, 
     assert "<svg" in plot.read_text()
 
 
+def test_digits_in_float8(tmp_path):
+    for package in ("sklearn", "matplotlib", *([] if simulator_enabled() else ["torch"])):
+        pytest.importorskip(package, reason=f"float8_mlp.py needs {package}: dxgemm[examples]")
+    plot = tmp_path / "float8_mlp.svg"
+    printed = run_example("float8_mlp", str(plot), *(["--digits", "1"] * simulator_enabled()))
+    assert "Every score agrees with NumPy's" in printed
+    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        assert dtype in printed
+    assert "<svg" in plot.read_text()
+
+
 @pytest.mark.parametrize(
     "name, agreement",
     [("fused_mlp", "Every result agrees with NumPy's"), ("close_pairs", "both lists agree")],

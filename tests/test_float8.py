@@ -245,8 +245,8 @@ BAD = {
     ),
     "a reduction": (
         {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
-         "epilogue": reductions.max()},
-        errors.UnsupportedProblemError, "reduce the result",
+         "epilogue": reductions.max(fused=True)},
+        errors.UnsupportedProblemError, "leave out fused",
     ),
     "a mask": (
         {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
@@ -290,6 +290,37 @@ def test_wrong_scales_are_refused_before_anything_is_written(case):
             for name, value in options.items()
         })  # fmt: skip
     np.testing.assert_array_equal(fetch(c), 7)
+
+
+@pytest.mark.parametrize("kind", ["number", "one", "rows"])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("triangle", ["both", "lower"])
+def test_symmetric_results_have_scales_of_one_operand(kind, transpose, triangle):
+    n, k, rng = 5 if simulator_enabled() else 200, 260, np.random.default_rng(14)
+    left = whole(rng, (n, k), E4M3)
+    scale = {"number": 0.5, "one": np.float32([4]), "rows": powers(rng, n, 1) / 3}[kind]
+    wide = left.astype(float) * scale
+    c = rng.integers(-9, 10, (n, n)).astype(np.float32)
+    c, beta = np.tril(c) + np.tril(c, -1).T, 3.0 if kind == "number" else 0.0
+    a = send(left.T.copy() if transpose else left)
+    options = {"transpose": transpose, "triangle": triangle, "out": empty((n, n))}
+    options |= {"scale_a": scale if kind == "number" else send(scale)}
+    found = fetch(dxgemm.gemm_symmetric(a, send(c), 2.0, beta, **options))
+    wanted, bound = 2 * (wide @ wide.T) + beta * c, 2.0**-22 if kind == "rows" else 0.0
+    # Scales that are no powers of 2 round the sum of each 128 of k, whose terms may cancel.
+    error, reach = abs(found - wanted), abs(wide) @ abs(wide).T
+    assert (error <= bound * reach)[np.tril_indices(n)].all(), np.nanmax(error)
+    if triangle == "both":
+        np.testing.assert_array_equal(found, found.T)
+    else:
+        assert np.isnan(found[np.triu_indices(n, 1)]).all()
+    assert "gemm" in str(dxgemm.explain_symmetric(a, **options))
+    with pytest.raises(errors.UnsupportedProblemError, match="product of one matrix"):
+        dxgemm.gemm_symmetric(a, b=a, scale_a=2.0)
+    with pytest.raises(errors.UnsupportedProblemError, match="scale_a must be a number"):
+        dxgemm.gemm_symmetric(a, send(c), beta=1.0, scale_a=send(np.ones((n, 1), np.float32)))
+    with pytest.raises(errors.ShapeError, match="gemm_symmetric: scale_a is"):
+        dxgemm.gemm_symmetric(a, scale_a=send(np.ones((n + 1, 1), np.float32)))
 
 
 def test_scales_are_for_float8_alone():

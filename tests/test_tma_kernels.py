@@ -38,11 +38,12 @@ from dxgemm.choice.kernel_files import file_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
-from dxgemm.epilogues.block_scales import block_scales
 from dxgemm.epilogues.chain import bound_epilogue
+from dxgemm.epilogues.operand_scales import block_scales
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.handwritten.kernels import digit_wgmma
 from dxgemm.handwritten.kernels.wgmma import Config
+from dxgemm.handwritten.kernels.wgmma_float8 import Config as Float8Config
 from dxgemm.handwritten.parts.digit_terms import digits_of, terms_of
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
@@ -475,13 +476,16 @@ def test_float8_in_either_format(name, dtype, shape, config, precision, options)
         np.testing.assert_array_equal(values[positions[0] == part], expected(*own))
 
 
-@pytest.mark.parametrize("c_order", ["row", "col"])
-def test_float8_is_rounded_and_saturates(c_order):
+@pytest.mark.parametrize(("c_order", "n", "width"), [
+    ("row", 40, 16), ("col", 40, 16), ("row", 48, 16), ("row", 176, 72), ("row", 336, 192),
+])  # fmt: skip
+def test_float8_is_rounded_and_saturates(c_order, n, width):
+    """By elements, columns, and lines of up to 128 columns that a tile's edge may cut."""
     problem = problem_of(
-        E4M3, (1, 24, 40, 144), c_order=c_order, epilogue=PLACED, out_dtype=E4M3, reads_c=False
+        E4M3, (1, 24, n, 144), c_order=c_order, epilogue=PLACED, out_dtype=E4M3, reads_c=False
     )
     operands = operands_of(problem)
-    run(spec_of("wgmma_float8", problem, Config(64, 16)), problem, operands, factors=(4, 0))
+    run(spec_of("wgmma_float8", problem, Config(64, width)), problem, operands, factors=(4, 0))
     sums = product_of(operands, np.arange(problem.k), 4, 0)
 
     def expected(matrix, row, col):
@@ -543,6 +547,54 @@ def test_scales_of_blocks_multiply_sums_over_128(blocks, shape, orders, config, 
         left = a.at(x, y, depth) * scales[0].at(x, y // own[0], depth // 128)
         right = b.at(x, depth, z) * scales[1].at(x, z // own[1], depth // 128)
         return np.maximum(ALPHA * (left * right).sum(1) + BETA * c.at(matrix, row, col), 0)
+
+    check(operands["out"], expected)
+
+
+@pytest.mark.parametrize("b_block", [0, 1, 128])
+def test_groups_of_float8_share_out_rows(b_block):
+    """By scales of blocks, if there are any, of single rows of a; a block takes several tiles."""
+    groups, total, n, k = len(ROWS), sum(ROWS), 24, 272
+    ends, row = np.cumsum(ROWS), Strides(0, n, 1)
+    scales, fusion = [], None
+    if b_block:
+        scales = [
+            SparseOperand("float32", (1, total, 3), function=lambda i: 2.0 ** (i % 3)),
+            SparseOperand(
+                "float32", (groups, -(-n // b_block), 3), function=lambda i: 2.0 ** (i % 3)
+            ),
+        ]
+        listed = (FusedOperand("blocks", "float32", block=block) for block in (1, b_block))
+        fusion = Fusion((*RELU.stages, block_scales), tuple(listed))
+    problem = problem_of(
+        f"{E4M3} {E5M2}", (groups, total, n, k), out_dtype="float32", epilogue=fusion
+    )
+    problem = replace(problem, a=Strides(0, k, 1), c=row, out=row)
+    own = Float8Config(64, 16)
+    spec = wgmma_step(problem, "m", own, 1, SIMULATED_DEVICE, ()).spec
+    assert spec.implementation == "grouped_wgmma_float8"
+    tiles = np.cumsum([0, *(-(-rows // 64) * 2 for rows in ROWS)])
+    records = np.zeros((groups + 1, len(FIELDS)), int)
+    records[:groups, FIELDS.index("m")] = ROWS
+    records[:groups, FIELDS.index("first")] = ends - ROWS
+    table = Table("int64", [*tiles, *records.ravel()])
+    operands = operands_of(problem)
+    operands |= {name: SparseOperand("float32", (1, total, n)) for name in ("c", "out")}
+    extra = tuple((scale, *scale.strides) for scale in scales)
+    if extra:  # all groups share the scales of a
+        extra = ((extra[0][0], 0, *extra[0][2:]), extra[1])
+    run(spec, problem, operands, (*extra, (table, 0)), most_blocks=2)
+    a, b, c = (operands[name] for name in "abc")
+    depth = np.arange(k)
+
+    def expected(matrix, row, col):
+        group = np.searchsorted(ends, row, "right")[:, None]
+        left, right = a.at(0, row[:, None], depth), b.at(group, depth, col[:, None])
+        if b_block:
+            left = left * scales[0].at(0, row[:, None], depth // 128)
+            right = right * scales[1].at(group, col[:, None] // b_block, depth // 128)
+        sums = ALPHA * (left * right).sum(1) + BETA * c.at(0, row, col)
+        return np.maximum(sums, 0) if b_block else sums
 
     check(operands["out"], expected)
 

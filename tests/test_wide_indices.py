@@ -60,6 +60,7 @@ from dxgemm.handwritten.kernels import (
     grouped,
     grouped_tensor_tile,
     merge_partials,
+    quantise_rows,
     reconstruct,
     reduce_tiles,
     scatter_rows,
@@ -68,6 +69,7 @@ from dxgemm.handwritten.kernels.group_offsets import table_items
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS
 from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.operands import LEAST_LARGEST
 from dxgemm.handwritten.parts.reduction import NO_INDEX, slot_count
 from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.simulated_integers import below_2_31, casts_are_checked, low_word
@@ -81,6 +83,7 @@ from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
+from dxgemm.runtime.arrays import numpy_dtype
 from dxgemm.runtime.program import OUT
 
 MOST = 2**31 - 2**12  # rows, columns, k or matrices of one launch
@@ -953,6 +956,7 @@ NOT_RUN = {
     "validity_check": "one block walks through the status of all blocks, with counters of 64 bits",
     "group_maps": "replaces numbers in tensor maps, which only a GPU reads",
     "grouped_wgmma": "`wgmma` with the tiles of a table: both are run on their own",
+    "grouped_wgmma_float8": "`wgmma_float8` with the tiles of a table: both are run on their own",
     "grouped_wgmma_k": "`wgmma` with tensor maps of `group_maps`",
     "digit_wgmma": "`wgmma` with stages of digits, which test_tma_kernels finds",
     "pipeline": "cuBLASDx reads its operands, by addresses of 64 bits",
@@ -982,6 +986,39 @@ def test_every_triangle_is_copied(shape, triangle):
     check_tile(out, expected, True)
 
 
+@pytest.mark.parametrize("block", ["", "128"])
+@pytest.mark.parametrize("shape", [(1, 40_000_000, 130), (50_000, 900, 130)], ids=str)
+def test_every_row_is_quantised(shape, block):
+    batch, m, n = shape
+    pieces = 2 if block else 1
+    listed = tuple(FusedOperand("output", dtype) for dtype in ("float8_e4m3fn", "float32"))
+    sizes = KernelArguments(
+        "float32", m, n, n, batch, matrices(batch, m, n), epilogue=Fusion((), listed)
+    )
+    config = quantise_rows.KERNEL.simulator_configs[bool(block)]
+    spec = file_spec(quantise_rows, sizes, ("float8_e4m3fn", *([block] if block else [])), config)
+    blocks = batch * -(-m * pieces // config.groups)
+    a = SparseOperand("float32", shape)
+    elements = SparseOperand("float8_e4m3fn", shape)
+    scales = SparseOperand("float32", (batch, m, pieces))
+    extra = (elements, *elements.strides), (scales, *scales.strides)
+    factors = np.float32(0), np.float32(0)
+    launch(spec, sizes, {"a": a}, extra, factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+    width, cols = int(block or n), np.arange(n)
+
+    def largest(matrix, row, piece):
+        own = abs(a.at(matrix[:, None], row[:, None], cols)) * (cols // width == piece[:, None])
+        return np.where(own.max(1) > 0, own.max(1), LEAST_LARGEST).astype(np.float32)
+
+    def element(matrix, row, col):
+        inverse = np.float32(448) / largest(matrix, row, col // width)
+        scaled = np.float32(a.at(matrix, row, col)) * inverse
+        return scaled.astype(numpy_dtype("float8_e4m3fn")).astype(float)
+
+    check_tile(elements, element, True)
+    check_tile(scales, lambda *at: largest(*at) / np.float32(448), True)
+
+
 def test_no_kernel_is_forgotten():
     files = {name for _, name, _ in iter_modules(kernels.__path__)}
     files |= {i.name for i in IMPLEMENTATIONS if i.is_own}
@@ -990,6 +1027,6 @@ def test_no_kernel_is_forgotten():
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
         "grouped_tensor_tile", "group_offsets", "native_fallback", "add_residues", "digits",
-        "clean_triangle",
+        "clean_triangle", "quantise_rows",
     }  # fmt: skip
     assert files == run | {*NOT_RUN}

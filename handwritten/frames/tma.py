@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
-from dxgemm.handwritten.parts.place import Place, Tile, make_below
+from dxgemm.handwritten.parts.place import Place, Tile, make_below, make_noted_tile
 from dxgemm.handwritten.parts.result import Result
 from dxgemm.handwritten.parts.store import Store
 from dxgemm.handwritten.parts.wgmma_ring import (
@@ -44,6 +44,7 @@ def make_tma_kernel(
     multiply: Callable[..., Any],
     store: Store,
     is_exchanged: bool = False,
+    takes_tile: bool = False,
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
@@ -51,18 +52,20 @@ def make_tma_kernel(
         config: a `WgmmaConfig`.
         tile_k: k of a stage.
         multiply: device function of the consumers, such as `wgmma_mainloop.make_multiply` makes;
-            it gets the tile and the `Result` too, for scales of sums on the way. The tile is empty
-            if `place` leaves notes.
+            it gets the tile and the `Result` too, for scales of sums on the way.
         is_exchanged: True if the transposed result is computed: then a and b are the left and the
             right factor of that, m its rows.
+        takes_tile: True if `multiply` uses the tile. Where `place` leaves notes, consumers then
+            read them when the first stage arrives; else after the main loop, with an empty tile.
     """
     from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.intrinsics import load_shared, shared_address, store_shared
+    from dxgemm.handwritten.parts.intrinsics import shared_address, store_shared
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     begin_work, find, leaves_notes = place
+    reads_first = leaves_notes and takes_tile
     expect, begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
@@ -74,6 +77,7 @@ def make_tma_kernel(
     empty_smem = full_smem + 8 * stages
     readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
     init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
+    noted_tile = make_noted_tile()
     below = make_below()
     after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
@@ -145,7 +149,11 @@ def make_tma_kernel(
             others: int32 = group  # tiles of the other warpgroup until the next own one
             is_ready = False
             while index < work.tiles:
-                if leaves_notes:
+                if reads_first:
+                    hopper.wait_barrier(int32(full + 8 * stage), int32(parity))
+                    tile = noted_tile(int32(smem + notes_smem + note * NOTE_BYTES), work)
+                    note, lap = after_note(note, lap)
+                elif leaves_notes:
                     tile = Tile(0, 0, 0, 0, 0, 0, work.first_k, work.end_k)
                 else:
                     tile = find(work, index)
@@ -172,11 +180,10 @@ def make_tma_kernel(
                     smem, full, empty, thread, k_tiles, stage, parity, tile, result
                 )
                 # --- Epilogue: the producer is already fetching the next tile ---
-                if leaves_notes:
+                if leaves_notes and not reads_first:
                     at = smem + notes_smem + note * NOTE_BYTES
                     note, lap = after_note(note, lap)
-                    matrix, row, col, end_row = load_shared(int32, 4, at, 0)
-                    tile = Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
+                    tile = noted_tile(int32(at), work)
                 store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
 
     return tma_kernel

@@ -50,15 +50,32 @@ def make_kernel(
 
     Its last parameter holds the operands of the epilogue, then the table.
     """
-    tile_k, a_across, b_across = config.tile_k, a_innermost == "mn", b_innermost == "mn"
-    fused = epilogue if epilogue.stages else None
+    across = a_innermost == "mn", b_innermost == "mn"
+    multiply = make_multiply(config, dtype, *across)
+    table = len(epilogue.stage_operands)
+    return make_group_kernel(config, dtype, across, out_dtype or dtype, epilogue, table, multiply)
+
+
+def make_group_kernel(
+    config: Any, dtype: str, across: tuple[bool, bool], out_dtype: str, epilogue: Any, table: int,
+    multiply: Callable[..., Any], takes_tile: bool = False,
+) -> Callable[..., None]:  # fmt: skip
+    """The kernel with a main loop of any kind.
+
+    Args:
+        across: True for an MN-major a, and b.
+        table: index of the table in the last parameter.
+        multiply, takes_tile: as `make_tma_kernel` takes them.
+    """
+    tile_k, fused = wgmma_layouts.stage_k(dtype), epilogue if epilogue and epilogue.stages else None
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, shared="m", table=len(epilogue.stage_operands)),
-        make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS),
-        make_multiply(config, dtype, a_across, b_across),
-        make_store(config, out_dtype or dtype, epilogue=fused),
+        make_place(config, tile_k, shared="m", table=table),
+        make_load(config, tile_k, *across, wgmma_layouts.TENSOR_MAPS),
+        multiply,
+        make_store(config, out_dtype, epilogue=fused),
+        takes_tile=takes_tile,
     )
 
 

@@ -164,6 +164,6 @@ def fits(epilogue: Any, tile_n: int, is_exchanged: bool) -> bool:
 
 def _operands(epilogue: Any, is_exchanged: bool) -> list[tuple[int, int]]:
     """For the kernel's a and b, the index of its scales in the last parameter, and their block."""
-    count = len(epilogue.operands)
-    found = [(count - 2 + i, operand.block) for i, operand in enumerate(epilogue.block_scales)]
+    operands = enumerate(epilogue.operands)
+    found = [(place, operand.block) for place, operand in operands if operand.kind == "blocks"]
     return found if epilogue.is_transposed is is_exchanged else found[::-1]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts.addend import KINDS, make_plus_c_at
-from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, ITEM_BYTES
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, ITEM_BYTES, ROUNDED
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
 from dxgemm.handwritten.parts.unroll import device, static_range
 
@@ -96,7 +96,7 @@ class Chunk(NamedTuple):
         from dxgemm.handwritten.parts.epilogue import make_finish
 
         result = "int32" if self.out_dtype == "int32" else "float32"  # before it is narrowed
-        rounds = self.kind != ""
+        rounds = self.out_dtype in ROUNDED
         return make_finish(self.epilogue, self.acc_dtype, result, width, rounds, is_read)
 
 

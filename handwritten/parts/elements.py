@@ -104,11 +104,11 @@ def make_put_element(
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import scaled
-    from dxgemm.handwritten.parts.operands import HALVES
+    from dxgemm.handwritten.parts.operands import ROUNDED
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     stored, taken = stored_type(out_dtype), columns_for_one(epilogue)
-    narrow, rounds = NARROW.get(out_dtype, stored), out_dtype in HALVES
+    narrow, rounds = NARROW.get(out_dtype, stored), out_dtype in ROUNDED
     finished = "float32" if out_dtype in NARROW else out_dtype
     plus_c = make_plus_c(dtype, out_dtype, taken, plus=make_plus(epilogue, dtype))
     finish = make_finish(epilogue, dtype, finished, taken, rounds)

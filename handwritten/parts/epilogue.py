@@ -29,7 +29,7 @@ from dxgemm.handwritten.parts.intrinsics import (
     read_vector,
     store_vector,
 )
-from dxgemm.handwritten.parts.operands import HALVES, VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import HALVES, ROUNDED, VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
 from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type
 
@@ -72,7 +72,7 @@ def make_finish(
         )
     pair, end = epilogue.pair_stage, len(epilogue.stages)
     rounds = rounds and all(
-        operand.dtype in HALVES for operand in epilogue.stage_operands if operand.kind == "output"
+        operand.dtype in ROUNDED for operand in epilogue.stage_operands if operand.kind == "output"
     )
     how = ROUNDED_FUNCTIONS if rounds else FUNCTIONS, is_read
     if pair is None:

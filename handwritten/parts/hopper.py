@@ -37,6 +37,7 @@ from dxgemm.handwritten.parts.intrinsics import (
     statement,
     unpack,
 )
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.handwritten.parts.widening import float8_bits
 
 _int32, _int64, _float = ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -352,10 +353,22 @@ def limit_registers(typing_context, action, count):
 
 @intrinsic
 def pack_pair(typing_context, kind, low, high):
-    """Two float32, rounded to "f16" or "bf16", as one register; `low` is first in memory."""
-    text = f"cvt.rn.{literal(kind)}x2.f32 $0, $2, $1;"
+    """Two float32, rounded to "f16" or "bf16", as one register; `low` is first in memory.
+
+    Or saturated to "e4m3" or "e5m2", as the lower half of a register.
+    """
+    name = literal(kind)
+    text = f"cvt.rn.{name}x2.f32 $0, $2, $1;"
+    if name in FLOAT8_KINDS.values():
+        text = (
+            f"{{ .reg .b16 pair; cvt.rn.satfinite.{name}x2.f32 pair, $2, $1; "
+            "cvt.u32.u16 $0, pair; }"
+        )
 
     def generate(context, builder, sig, args):
+        if name in FLOAT8_KINDS.values() and ConfigStack().top().compute_capability < (8, 9):
+            low, high = (float8_bits(builder, name, value) for value in args[1:])
+            return builder.or_(low, builder.shl(high, _int32(8)))
         return inline_ptx(builder, _int32, text, "=r,f,f", list(args[1:]))
 
     return signature(types.int32, kind, types.float32, types.float32), generate

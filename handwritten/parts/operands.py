@@ -13,6 +13,9 @@ ITEM_BYTES = {
 HALVES = ("float16", "bfloat16")
 # Formats of one byte, by their dtypes, as PTX names them; then the dtypes of products of them.
 FLOAT8_KINDS = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+ROUNDED = (*HALVES, *FLOAT8_KINDS)  # results whose activations need no more than their bits
+FLOAT8_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+LEAST_LARGEST = 2.0**-100  # largest value of rows of zeros, so that their scale has an inverse
 FLOAT8 = (*FLOAT8_KINDS, *(" ".join(pair) for pair in permutations(FLOAT8_KINDS)))
 ITEM_BYTES |= dict.fromkeys(FLOAT8, 1)
 # Dtypes of a and b, or of both if they differ, that tensor cores multiply with sums of int32.

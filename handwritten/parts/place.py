@@ -42,6 +42,19 @@ def make_below() -> Callable[..., Tile]:
     return device_function(below)
 
 
+def make_noted_tile() -> Callable[..., Tile]:
+    """Make a device function: (shared address, work) -> the tile that a producer noted."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared
+
+    def noted_tile(at, work):
+        matrix, row, col, end_row = load_shared(int32, 4, at, 0)
+        return Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
+
+    return device_function(noted_tile)
+
+
 class Work(NamedTuple):
     """The tiles of a block.
 

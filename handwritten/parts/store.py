@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.chunk_store import CHUNK_COLS
 from dxgemm.handwritten.parts.fragment import make_warp_corner
-from dxgemm.handwritten.parts.operands import HALVES, ITEM_BYTES, VECTOR_BYTES
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, ROUNDED, VECTOR_BYTES
 from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
 from dxgemm.handwritten.parts.result import Piece, Result
-from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
+from dxgemm.handwritten.parts.rounded_store import block_cols
 from dxgemm.handwritten.parts.triangle import OTHER, stores
 from dxgemm.handwritten.parts.unroll import Operand, device, static_range
 from dxgemm.handwritten.parts.wgmma_store import make_allows_vectors, make_side
@@ -86,8 +86,8 @@ def make_store(
     warp_n, chunk_bytes = config.warp_n, config.chunk_bytes
     pieces, items = config.warp_m // PIECE_ROWS, warp_n * PIECE_ROWS // 32
     # Stores take whole chunks, or blocks: columns beyond the warp's count as beyond the result.
-    missing, is_half = -warp_n % CHUNK_COLS, out_dtype in HALVES
-    is_cut = warp_n % (BLOCK_COLS if is_half else CHUNK_COLS) != 0
+    missing = -warp_n % CHUNK_COLS
+    is_cut = warp_n % (block_cols(out_dtype) if out_dtype in ROUNDED else CHUNK_COLS) != 0
     cuts_vectors = along_rows and warp_n * ITEM_BYTES[out_dtype] % VECTOR_BYTES != 0
     is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
     corner, piece_step = make_warp_corner(config, row_order), config.piece_step

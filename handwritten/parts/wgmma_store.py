@@ -1,8 +1,8 @@
 """The store of a warp's 16 rows of a tile: the fastest of four that rows, edges and dtype allow.
 
 The sums have the layout of `wgmma`, or of several adjacent `mma.sync`. Vectors of 16 bytes need
-aligned lines, and edges of the result that do not cut a vector. 16-bit results without c are
-rounded and pass through shared memory (`rounded_store`). Other results pass through it chunk by
+aligned lines, and edges of the result that do not cut a vector. Results of 16 bits and float8
+without c are rounded and pass through shared memory (`rounded_store`). Others pass it chunk by
 chunk (`chunk_store`). Where vectors are not possible, elements are stored one by one.
 """
 
@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.chunk_store import (
     make_elements_out,
     make_vectors_out,
 )
-from dxgemm.handwritten.parts.operands import ITEM_BYTES
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS, ITEM_BYTES
 from dxgemm.handwritten.parts.rounded_store import make_store_rounded
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
 
@@ -100,7 +100,7 @@ def make_side(
     chunk_kind = Chunk(out_dtype, along_rows, row_order, epilogue, acc_dtype)
     read_chunk, store_chunk = make_vectors_out(chunk_kind, has_edges)
     store_elements = make_elements_out(chunk_kind, side)
-    rounds_first = out_bytes == 2 and along_rows
+    rounds_first = (out_bytes == 2 or out_dtype in FLOAT8_KINDS) and along_rows
     if is_fused:  # `store_chunk` finishes mirror images, and may round differently
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
     is_turned = out_bytes == 2 and not (along_rows or row_order or is_fused)

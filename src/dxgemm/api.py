@@ -11,7 +11,7 @@ from dxgemm.call.explanation import Explanation
 from dxgemm.call.matmul import multiply, refuse_vectors
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare, run
 from dxgemm.call.route import Symmetry
-from dxgemm.call.scales import with_scales
+from dxgemm.call.scales import with_scales, with_symmetric_scale
 from dxgemm.errors import DxgemmError, ShapeError, named_in_errors
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import (
@@ -189,6 +189,7 @@ def gemm_symmetric(
     inner: Any = None,
     implementation: Kernel | None = None,
     precision: Precision | None = None,
+    scale_a: Any = None,
     modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -215,6 +216,8 @@ def gemm_symmetric(
             two elements that share a sum gets its own row and column. No reductions, and none that
             takes pairs of columns.
         inner: as `gemm` takes it, declared symmetric and without b.
+        scale_a: scales of float8, without b: a number, or with beta 0 an array of one element or
+            of the rows of the left operand: a, or with transpose a.T. The right one has the same.
         implementation, precision, modulus, stream: as `gemm` takes them. A named kernel that cannot
             compute half the tiles computes all of them, and another one writes the triangles.
 
@@ -239,6 +242,11 @@ def gemm_symmetric(
     try:
         symmetry = _symmetry(b, triangle, transpose)
         other = a if b is None else b
+        if scale_a is not None:
+            target = c if out is None else out
+            alpha, epilogue = with_symmetric_scale(
+                a, b, target, alpha, beta, epilogue, scale_a, transpose
+            )
         arithmetic = precision if modulus is None else with_modulus(modulus, precision)
         options = epilogue, inner, implementation, arithmetic, False, None, "", None, stream
         return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
@@ -316,9 +324,14 @@ def _prepared(
 ) -> Prepared:  # fmt: skip
     scales = tuple(options.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
     if any(scale is not None for scale in scales):
-        arrays, given = (a, b, c if out is None else out), options.pop("epilogue", None)
-        inner = options.get("inner")
-        alpha, options["epilogue"] = with_scales(arrays, alpha, beta, given, inner, scales)
+        target, given = c if out is None else out, options.pop("epilogue", None)
+        if symmetry is not None:
+            other = b if symmetry.adds_transpose else None
+            scaled = a, other, target, alpha, beta, given, scales[0], symmetry.transpose
+            alpha, options["epilogue"] = with_symmetric_scale(*scaled)
+        else:
+            call = (a, b, target), alpha, beta, given, options.get("inner"), scales
+            alpha, options["epilogue"] = with_scales(*call)
     if modulus is not None:
         options["precision"] = with_modulus(modulus, options.get("precision"))
     operands = a, b, c, alpha, beta, out

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dxgemm.call.group import Group, GroupedPlan
+from dxgemm.call.scales import with_group_scales
 from dxgemm.errors import MissingOperandError, UnsupportedProblemError, named_in_errors
 from dxgemm.problem.arguments import Number, with_arguments_of, with_modulus
 from dxgemm.runtime.capture import first_call
@@ -24,6 +25,9 @@ def gemm_grouped(
     rows: Any = None,
     out_rows: Any = None,
     epilogue: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    scale_out: Any = None,
     modulus: int | None = None,
     stream: Any = None,
 ) -> Any:
@@ -33,8 +37,8 @@ def gemm_grouped(
 
     Args:
         a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
-            float32, float64, float16 or bfloat16; without offsets also complex64, complex128, bool
-            or integers. Sizes may differ from problem to problem.
+            float32, float64, float16, bfloat16 or float8; without offsets also complex64,
+            complex128, bool or integers. Sizes may differ from problem to problem.
         b: list of the same length; each array (k, n) for the k of its a.
         c: list of the same length; each array (m, n), all in the dtype of a or, after half
             precision, all float32; after integers and bool, all in one that `gemm` allows. Updated
@@ -58,6 +62,10 @@ def gemm_grouped(
         epilogue: with offsets, functions applied to the result, as `gemm` has them but for
             reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
             groups of rows; with groups of the inner dimension, any array may be that of a batch.
+        scale_a, scale_b, scale_out: as `gemm` takes them, one for all problems, or a list of one
+            for each. With offsets, scales of the rows (columns) that are shared out are those of
+            all of them, in the order of `rows` if there are indices, and blocks of 128 k are of
+            single ones; scales of the other operand may be (groups, ...), a matrix for each.
         modulus: as `gemm` takes it, for lists.
         stream: where to launch; None for the current stream of the library of the first result.
 
@@ -78,18 +86,20 @@ def gemm_grouped(
         The table of the problems is built on the host at each call and uploaded on the stream; the
         host does not wait. `plan_grouped` builds and uploads the table once.
         Problems run one after the other if an operand is in host memory, in complex dtypes, of
-        integers, on the simulator, and on GPUs before Ampere.
+        integers and of float8, on the simulator, and on GPUs before Ampere.
         With offsets the table is made on the device: the host reads nothing, does not wait, and the
         call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
         beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
-        the arrays is read or written. They need Ampere or later, or operands in host memory.
+        the arrays is read or written. They need Ampere or later, or operands in host memory; those
+        of float8 need Hopper, and groups of rows or columns.
         Epilogues need half precision on Hopper, groups of rows or of the inner dimension, k > 0,
         and operands as TMA takes them; or operands in host memory. Otherwise an
         `UnsupportedProblemError` gives the reason.
     """
     group = _group(
         a, b, c, alpha, beta, out=out, offsets=offsets, rows=rows, out_rows=out_rows,
-        epilogue=epilogue, modulus=modulus, stream=stream,
+        epilogue=epilogue, scale_a=scale_a, scale_b=scale_b, scale_out=scale_out, modulus=modulus,
+        stream=stream,
     )  # fmt: skip
     group.run()
     return group.finished()
@@ -117,7 +127,7 @@ def _group(
             from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
         else:
             from dxgemm.call.grouped import GroupOfLists
-    operands = a, b, c, alpha, beta, out, stream
+    scales = tuple(by_offsets.pop(f"scale_{name}", None) for name in ("a", "b", "out"))
     arithmetic = None if modulus is None else with_modulus(modulus, None)
     if offsets is not None:
         if arithmetic is not None:
@@ -125,8 +135,14 @@ def _group(
                 "gemm_grouped: groups with offsets are computed in floating point; leave out "
                 "modulus=, or pass lists."
             )
-        return GroupByOffsets(*operands, offsets, **by_offsets)
+        if any(scale is not None for scale in scales):
+            written = c if out is None else out
+            factors = alpha, beta, by_offsets.get("epilogue")
+            alpha, by_offsets["epilogue"] = with_group_scales(
+                (a, b, written), by_offsets.get("rows"), *factors, scales
+            )
+        return GroupByOffsets(a, b, c, alpha, beta, out, stream, offsets, **by_offsets)
     for name, option in by_offsets.items():
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
-    return GroupOfLists(*operands, arithmetic)
+    return GroupOfLists(a, b, c, alpha, beta, out, stream, arithmetic, scales)

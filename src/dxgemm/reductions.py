@@ -27,11 +27,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.epilogues.reduction import INDICES, MEANS, VALUES, Extremes, Reduction
-from dxgemm.errors import named_in_errors
+from dxgemm.epilogues.reduction import (
+    INDICES,
+    MEANS,
+    QUANTISED,
+    SCALES,
+    VALUES,
+    Extremes,
+    Quantisation,
+    Quantised,
+    Reduction,
+)
+from dxgemm.errors import DtypeError, EpilogueError, named_in_errors, shown
+from dxgemm.handwritten.parts.block_scales import BLOCK_K
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
+from dxgemm.problem.dtypes import dtype_name
 
 __all__ = [
     "Extremes",
+    "Quantisation",
+    "Quantised",
     "Reduction",
     "abs_max",
     "argmax",
@@ -42,6 +57,7 @@ __all__ = [
     "mean",
     "min",
     "norm",
+    "quantise_rows",
     "smallest",
     "sum",
 ]
@@ -186,6 +202,49 @@ def largest(
     NaN comes before all other values; `numpy.sort` too takes it for the largest.
     """
     return _extremes("largest", k, axis, True, out, fused, keepdims)
+
+
+@named_in_errors("reductions.quantise_rows")
+def quantise_rows(
+    dtype: Any = "float8_e4m3fn", block: int | None = None, *, out: Any = None
+) -> Quantisation:
+    """The matrix in float8, each row divided by its scale: operands of the next product of float8.
+
+    `values, scales = gemm(a, b, epilogue=bias(v) | quantise_rows())`, then
+    `gemm(values, w, scale_a=scales, scale_b=...)`. A scale is the largest absolute value of the row
+    over that of the format, 448 or 57344. The kernel of the product leaves the matrix as `gemm`
+    would return it, in a workspace if out is not passed, and another one reads it.
+
+    Args:
+        dtype: "float8_e4m3fn" or "float8_e5m2", or "e4m3" or "e5m2", or such a dtype of torch or
+            ml_dtypes.
+        block: columns of a row that share a scale: 128, as the scales of blocks of a; None for all.
+        out: pair of arrays for the results.
+
+    Returns:
+        An end of an epilogue with which `gemm` returns `Quantised`: values (m, n), and scales
+        (m, 1), or (m, ceil(n / 128)), float32. Rounding is to nearest, ties to even. The scale of
+        zeros is 2**-100 / 448 (or / 57344). With a NaN in a row, or a block of it, its scale is
+        NaN; with an infinity, infinity.
+
+    Raises:
+        DtypeError: the dtype is none of float8.
+        EpilogueError: block is not 128, or out is no pair.
+
+    Source: T. Dettmers et al., "LLM.int8()", NeurIPS 2022, section 2: vector-wise quantisation.
+    """
+    given = dtype_name(dtype)
+    short = {kind: known for known, kind in FLOAT8_KINDS.items()}
+    name = short.get(given, given) if isinstance(given, str) else ""
+    if name not in FLOAT8_KINDS:
+        raise DtypeError(f"dtype is {shown(dtype)}; pass {' or '.join(map(repr, FLOAT8_KINDS))}.")
+    if block is not None and not (isinstance(block, int) and block == BLOCK_K):
+        raise EpilogueError(f"block is {shown(block)}; pass 128, or None for whole rows.")
+    arrays = tuple(out) if isinstance(out, tuple | list) else _single(out)
+    return Quantisation(
+        "quantise_rows", QUANTISED, 1, is_ranked=True, results=(VALUES, SCALES), fused=False,
+        out=arrays, dtype=name, block=block or 0,
+    )  # fmt: skip
 
 
 def _reduction(

@@ -73,4 +73,5 @@ class Asked(NamedTuple):
             axis,
             self.epilogue.takes_pairs,
             self.epilogue.is_real,
+            reduction is not None and reduction.is_rounded,
         )

@@ -12,7 +12,7 @@ from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import refreshed
 from dxgemm.epilogues.kinds import Parameter
-from dxgemm.epilogues.reduction import INDICES, INTEGERS, Reduction
+from dxgemm.epilogues.reduction import INTEGERS, Reduction
 from dxgemm.errors import (
     EpilogueError,
     MissingOperandError,
@@ -220,7 +220,8 @@ def _block_scales(name: str, layout: Layout, problem: Problem) -> tuple[FusedOpe
     """Scales of blocks of a or b, and their strides: of the batch, along m or n, along k."""
     is_of_rows = (name == "scale_a") is not problem.is_transposed
     along = problem.m if is_of_rows else problem.n
-    batch, steps = (0, *layout.steps)[-3], layout.steps[-2:]
+    batch = layout.steps[0] if len(layout.shape) > 2 and layout.shape[0] > 1 else 0
+    steps = layout.steps[-2:]
     extent, _ = layout.shape[-2:] if name == "scale_a" else layout.shape[:-3:-1]
     block = 1 if extent == along else BLOCK_K
     steps = steps if name == "scale_a" else steps[::-1]
@@ -231,12 +232,10 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
     axis = reduction.axis
     if axis is not None and problem.is_transposed:
         axis = 1 - axis
-    values = reduction.partial_dtype(problem.out_dtype)
-    indices = ("int64",) if INDICES in reduction.results else ()
     return FusedReduction(
         reduction.kind,
         axis,
-        (values, *indices),
+        reduction.partial_dtypes(problem.out_dtype),
         reduction.partial_count,
         reduction.nan_first,
         reduction.of_magnitudes,

@@ -12,6 +12,7 @@ from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, Options, Prepared, prepare
 from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError
+from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
 from dxgemm.lower.grouped import DTYPES
 from dxgemm.problem.define import PLAIN, Result, define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, INTEGER_BITS
@@ -140,7 +141,8 @@ def define(
     """
     dtype = layouts["a"].dtype
     is_complex = dtype in COMPLEX_PARTS
-    taken = (*DTYPES, *COMPLEX_PARTS, "bool", *INTEGER_BITS) if is_listed else DTYPES
+    taken = (*DTYPES, *FLOAT8_KINDS)
+    taken += (*COMPLEX_PARTS, "bool", *INTEGER_BITS) if is_listed else ()
     if dtype not in taken:
         what = "groups" if is_listed else "groups with offsets"
         raise DtypeError(f"gemm: <a> is {dtype}; {what} are computed in {', '.join(taken)}.")

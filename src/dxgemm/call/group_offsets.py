@@ -32,6 +32,7 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.lower.group_offsets import OFFSET_DTYPES, OffsetGroup, bind_group
 from dxgemm.lower.grouped import needs_later
 from dxgemm.lower.indexed_rows import IndexedRows
@@ -44,7 +45,7 @@ from dxgemm.problem.layout import (
     used_strides,
 )
 from dxgemm.problem.overlap import find_overlap
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, exchanged
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.capture import launching_on
@@ -59,7 +60,11 @@ AXES = {
     "k": {"a": 1, "b": 0},
 }
 # Kinds of an epilogue's arrays that may have an element, a row or a matrix for each group.
-OF_GROUPS = {"m": ("row",), "n": ("column",), "k": ("row", "column", "matrix", "output")}
+OF_GROUPS = {
+    "m": ("row", "blocks"),
+    "n": ("column", "blocks"),
+    "k": ("row", "column", "matrix", "output"),
+}
 EXCHANGED = {"m": "n", "n": "m", "k": "k"}
 
 
@@ -106,6 +111,9 @@ class GroupByOffsets(Group):
         if self._out_rows:
             layouts["out"] = _in_workspace(layouts["out"], layouts["a"].shape[0])
         problem, result_shape = define(layouts, *self._factors, shape)
+        shared = EXCHANGED[self._shared] if problem.is_transposed else self._shared
+        if shared == "n" and problem.dtype in FLOAT8:  # its kernel shares out rows
+            problem = exchanged(problem)
         if self._epilogue:
             self._check_epilogue(layouts, fused, problem.dtype)
             numbers = self._epilogue.shape.numbers
@@ -228,18 +236,24 @@ class GroupByOffsets(Group):
         assert self._epilogue is not None
         bound = self._epilogue.bound
 
-        def of_group(kind: str, array: Any) -> Any:
+        def of_group(name: str, kind: str, array: Any) -> Any:
+            if kind == "blocks" and name[-1] in AXES[self._shared]:
+                return array[(slice(None),) * AXES[self._shared][name[-1]] + (part,)]
             own = 1 if kind in ("row", "column") else 2  # dimensions of it without groups
             if array.ndim > own:
                 array = array[min(index, len(array) - 1)]
             axis = {"m": 0, "n": own - 1}.get(self._shared)
-            if axis is None or kind == {"m": "row", "n": "column"}[self._shared]:
+            if (
+                axis is None
+                or kind == "blocks"
+                or kind == {"m": "row", "n": "column"}[self._shared]
+            ):
                 return array
             is_whole = array.shape[axis] != 1 or kind == "output"
             return array[(slice(None),) * axis + (part,)] if is_whole else array
 
         values = [
-            value if operand.is_number else of_group(operand.kind, indexable(value))
+            value if operand.is_number else of_group(operand.name, operand.kind, indexable(value))
             for operand, value in zip(bound.operands, bound.values, strict=True)
         ]
         return bound.with_values(values)

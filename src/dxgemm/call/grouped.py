@@ -11,6 +11,8 @@ from dxgemm.call.factors import number
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound
+from dxgemm.call.scales import with_scales
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import (
     ArrayTypeError,
     DeviceMismatchError,
@@ -21,7 +23,7 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.operands import exchanged_dtype
+from dxgemm.handwritten.parts.operands import FLOAT8, exchanged_dtype
 from dxgemm.lower.grouped import GroupMember, GroupTable, needs_later
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.overlap import find_overlap
@@ -32,6 +34,8 @@ from dxgemm.runtime.program import FixedLaunch
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
+
+SCALES = ("scale_a", "scale_b", "scale_out")
 
 # Problems of a call and the shapes of their results, by the identities of their layouts, which are
 # shared, and their factors.
@@ -46,6 +50,7 @@ class _Member(NamedTuple):
     target: Operand
     alpha: float | complex
     beta: float | complex
+    epilogue: BoundEpilogue | None = None  # of scales
 
     @property
     def dtype(self) -> str:
@@ -88,12 +93,12 @@ class GroupOfLists(Group):
 
     `result` is the list of the arrays that are written. Each problem has a launch of its own if
     some operand is in host memory, where the copies take the time, if kernels are simulated, if the
-    GPU is too old for those of groups, in complex dtypes, and of integers.
+    GPU is too old for those of groups, in complex dtypes, of integers and of float8.
     """
 
     def __init__(
         self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any,
-        precision: str | None = None,
+        precision: str | None = None, scales: tuple[Any, Any, Any] = (None, None, None),
     ) -> None:  # fmt: skip
         """Check all arguments of the call, before anything is launched or written."""
         self._precision = precision
@@ -102,6 +107,9 @@ class GroupOfLists(Group):
         count = len(arrays["a"])
         factors = {"alpha": alpha, "beta": beta}
         alphas, betas = (_scalars(name, value, count) for name, value in factors.items())
+        has_scales = any(scale is not None for scale in scales)
+        listed = [*zip(*(_scales(*entry, count) for entry in zip(SCALES, scales)))]
+        target = "c" if out is None else "out"
         members: list[_Member] = []
         anchors = [arrays[name][0] for name in ("out", "c", "a") if arrays.get(name)]
         defined: _Defined = {}
@@ -111,11 +119,17 @@ class GroupOfLists(Group):
                     name: inspected(name, of_all[index], self._stream, *anchors)
                     for name, of_all in arrays.items()
                 }
-                factors_of = alphas[index], betas[index]
-                members.append(_member(operands, *factors_of, defined, precision))
+                alpha, epilogue = alphas[index], None
+                if has_scales:
+                    written = arrays[target][index] if target in arrays else None
+                    given = arrays["a"][index], arrays["b"][index], written
+                    factors_of = alpha, betas[index], None, None
+                    alpha, epilogue = with_scales(given, *factors_of, listed[index])
+                member = _member(operands, alpha, betas[index], defined, precision)
+                members.append(member._replace(epilogue=epilogue))
         except DxgemmError as error:
-            listed = [*"abc", "out", *(name for name, x in factors.items() if _is_list(x))]
-            error.name_call(**{name: f"{name}[{len(members)}]" for name in listed})
+            names = [*"abc", "out", *(name for name, x in factors.items() if _is_list(x))]
+            error.name_call(**{name: f"{name}[{len(members)}]" for name in names})
             raise
         self.result = [member.target.array for member in members]
         self.members = [member for member in members if member.is_launched]
@@ -129,7 +143,7 @@ class GroupOfLists(Group):
         self._order(everything)
         is_on_host = any(operand.layout.device == HOST for operand in everything)
         first = members[0].problem
-        is_alone = first.dtype in COMPLEX_PARTS or first.is_integer
+        is_alone = first.dtype in (*COMPLEX_PARTS, *FLOAT8) or first.is_integer
         self._is_one_by_one = simulator_enabled() or is_on_host or is_alone
         self._is_one_by_one = self._is_one_by_one or needs_later(self._ordinal)
 
@@ -167,7 +181,8 @@ class GroupOfLists(Group):
 
     def _bound(self, member: _Member) -> Bound:
         arrays = {name: operand.array for name, operand in member.operands.items()}
-        return self._call_of(arrays, member.alpha, member.beta, precision=self._precision)
+        factors = member.alpha, member.beta
+        return self._call_of(arrays, *factors, member.epilogue, self._precision)
 
 
 def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
@@ -195,6 +210,18 @@ def _scalars(name: str, value: Any, count: int) -> list[float | complex]:
             "number, or one for each problem."
         )
     return [number(f"{name}[{index}]", entry) for index, entry in enumerate(value)]
+
+
+def _scales(name: str, value: Any, count: int) -> Sequence[Any]:
+    """Scale of each problem, of a list or the same for all."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise ShapeError(
+            f"gemm_grouped: {name} has {len(value)} scales for {count} problems; pass one for all, "
+            "or one for each problem."
+        )
+    return value
 
 
 def _is_list(value: Any) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dxgemm.call.factors import number, real_number
-from dxgemm.epilogues import catalogue
-from dxgemm.epilogues.block_scales import block_scales
+from dxgemm.epilogues import catalogue, operand_scales
 from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.errors import (
     ArrayTypeError,
@@ -23,6 +23,20 @@ from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import Library, find_library
 
 
+class Scaled(NamedTuple):
+    """An operand with scales.
+
+    Attributes:
+        shape: its shape.
+        batches: numbers of matrices that its scales may have, as shapes.
+        blocks: rows of a (columns of b) that may share a scale of 128 k.
+    """
+
+    shape: tuple[int, ...]
+    batches: tuple[tuple[int, ...], ...]
+    blocks: tuple[int, ...] = (1, BLOCK_K)
+
+
 class Scale(NamedTuple):
     """Array of scales of an operand.
 
@@ -31,6 +45,7 @@ class Scale(NamedTuple):
         library, array, layout: the array.
         along: rows of a, or columns of b.
         blocks: blocks of 128 k.
+        of_blocks: shapes of matrices of scales of blocks.
     """
 
     name: str
@@ -39,6 +54,7 @@ class Scale(NamedTuple):
     layout: Layout
     along: int
     blocks: int
+    of_blocks: list[tuple[int, int]]
 
     @property
     def is_one(self) -> bool:
@@ -54,12 +70,11 @@ class Scale(NamedTuple):
     @property
     def has_blocks(self) -> bool:
         """True for a scale of each row of a (column of b), or of each 128, and of 128 k."""
-        each = (self.along, -(-self.along // BLOCK_K))
-        return self.layout.shape[-2:] in [self.matrix(count, self.blocks) for count in each]
+        return self.layout.shape[-2:] in self.of_blocks
 
     def matrix(self, along: int, k: int) -> tuple[int, int]:
-        """Shape of a matrix of scales, with sizes along the rows (columns) and along k."""
-        return (along, k) if self.name == "scale_a" else (k, along)
+        """`_matrix` of this operand."""
+        return _matrix(self.name, along, k)
 
     def vector(self) -> Any:
         """View with an element for each row of a (column of b), behind those of the batch."""
@@ -88,15 +103,21 @@ class Scale(NamedTuple):
         return self._replace(array=array, layout=self.layout._replace(shape=shape, strides=strides))
 
 
+def _matrix(name: str, along: int, k: int) -> tuple[int, int]:
+    """Shape of a matrix of scales, with sizes along the rows of a (columns of b) and along k."""
+    return (along, k) if name == "scale_a" else (k, along)
+
+
 def with_scales(
     operands: tuple[Any, Any, Any], alpha: Any, beta: Any, epilogue: Any, inner: Any,
-    scales: tuple[Any, Any, Any],
+    scales: tuple[Any, Any, Any], scaled: tuple[Scaled, Scaled] | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Alpha and the epilogue of a call with `scale_a`, `scale_b` and `scale_out`, or None for each.
 
     Args:
         operands: a, b, and out or c.
         alpha, beta, epilogue, inner: as `gemm` takes them.
+        scaled: a and b as their scales belong to them; None for operands of `gemm`.
 
     Raises:
         DtypeError: the operand of a scale is not float8, or a scale is an array of another dtype
@@ -104,8 +125,8 @@ def with_scales(
         ShapeError: an array of scales fits neither the rows (columns) nor the blocks of its
             operand, or only one of the two has blocks.
         ArrayTypeError: a scale is neither a number nor an array that can be read.
-        UnsupportedProblemError: scales of blocks or of out meet a reduction, scales of a and b an
-            inner function, or c one array of scales.
+        UnsupportedProblemError: scales of out meet a reduction, or those of blocks one with
+            fused=True; scales of a and b an inner function, or c one array of scales.
     """
     a, b, out = operands
     *factors, scale_out = scales
@@ -124,9 +145,10 @@ def with_scales(
             "function; leave them out."
         )
     arrays: list[Scale | None] = []
+    scaled = scaled or _scaled(operands)
     for name, scale in zip(("scale_a", "scale_b"), factors, strict=True):
         is_array = _is_array(scale)
-        arrays.append(_scale(name, scale, operands) if is_array else None)
+        arrays.append(_scale(name, scale, scaled) if is_array else None)
         if not is_array and scale is not None:
             alpha = number("<alpha>", alpha) * real_number(name, scale)
     of_a, of_b = arrays
@@ -145,9 +167,76 @@ def with_scales(
     return alpha, stage if epilogue is None else stage | bound_epilogue(epilogue)
 
 
+def with_symmetric_scale(
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, epilogue: Any, scale: Any, transpose: bool
+) -> tuple[Any, Any]:
+    """`with_scales` of a symmetric product, whose right operand has the left one's scales turned.
+
+    Args:
+        a, b, out, alpha, beta, epilogue, transpose: as `gemm_symmetric` takes them.
+        scale: scales of a, or of its transpose if that is the left operand; not of blocks.
+    """
+    if b is not None:
+        raise UnsupportedProblemError(
+            "gemm_symmetric: scale_a is for a product of one matrix; multiply alpha by a number, "
+            "or call gemm."
+        )
+    _check_float8("scale_a", "<a>", a)
+    if _is_array(scale) and number("<beta>", beta) != 0:
+        raise UnsupportedProblemError(
+            "gemm_symmetric: beta is not 0, so that scale_a must be a number; or call gemm."
+        )
+    shape, other = tuple(getattr(a, "shape", ())), scale
+    if transpose:
+        shape = (*shape[:-2], *shape[:-3:-1])
+    if _is_array(scale):
+        library, layout = _inspected("scale_a", scale)
+        sizes, steps = layout.shape, layout.strides
+        if len(sizes) > 1:
+            sizes, steps = ((*x[:-2], x[-1], x[-2]) for x in (sizes, steps))
+            other = library.view(scale, (), sizes, steps)
+    batches = ((1,), shape[:1]) if len(shape) == 3 else ()
+    scaled = Scaled(shape, batches, ()), Scaled((*shape[:-2], *shape[:-3:-1]), batches, ())
+    return with_scales((a, a, out), alpha, beta, epilogue, None, (scale, other, None), scaled)
+
+
+def with_group_scales(
+    operands: tuple[Any, Any, Any], rows: Any, alpha: Any, beta: Any, epilogue: Any,
+    scales: tuple[Any, Any, Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """`with_scales` of a group by offsets, whose shapes are not checked yet.
+
+    Scales of rows that the group shares out are those of all its rows, in the order of `rows` if
+    there are such indices; scales of the other operand may be one matrix for each problem. Groups
+    of the inner dimension have no blocks of it.
+    """
+    a, b = (tuple(getattr(x, "shape", ())) for x in operands[:2])
+    sizes = len(a), len(b)
+    if {*sizes} not in ({2, 3}, {2}):
+        return alpha, epilogue  # refused later
+    if len(getattr(rows, "shape", ())) == 1:
+        a = (*rows.shape, *a[1:])
+    if sizes == (2, 2):
+        if any(map(_is_array, scales[:2])) and number("<beta>", beta) != 0:
+            raise UnsupportedProblemError(
+                "gemm_grouped: beta is not 0, so that scales of groups of the inner dimension must "
+                "be numbers."
+            )
+        scaled = Scaled(a, (), ()), Scaled(b, (), ())
+    else:
+        scaled_a, scaled_b = (
+            Scaled(x, ((1,), x[:1])) if len(x) == 3 else Scaled(x, (), (1,)) for x in (a, b)
+        )
+        scaled = scaled_a, scaled_b
+    return with_scales(operands, alpha, beta, epilogue, None, scales, scaled)
+
+
 def _is_array(scale: Any) -> bool:
     """True for an array, of whose kind NumPy's numbers are not."""
-    return hasattr(scale, "shape") and not isinstance(scale, np.generic)
+    try:
+        return hasattr(scale, "shape") and not isinstance(scale, np.generic)
+    except Exception:  # of a class of the caller's own
+        return False
 
 
 def _dtype(operand: Any) -> str:
@@ -171,20 +260,27 @@ def _with_scaled_result(out: Any, epilogue: Any, scale: Any) -> BoundEpilogue:
         if any(size != 1 for size in layout.shape):
             raise ShapeError(f"gemm: scale_out is {layout.shape}; pass one number.")
         columns = library.view(scale, (), tuple(out.shape)[-1:], (0,))
-        stage: BoundEpilogue = catalogue.scale_columns(columns)
+        stage: BoundEpilogue = operand_scales.scale_of_out(columns)
     else:
         stage = catalogue.scale(real_number("scale_out", scale))
     return _followed(epilogue, stage, "scale_out; leave one of them out")
 
 
-def _followed(epilogue: Any, stage: BoundEpilogue, rest: str) -> BoundEpilogue:
-    """An epilogue, or none, with a stage behind it, which no reduction has."""
+def _followed(epilogue: Any, stage: BoundEpilogue, rest: str, is_read: bool = False) -> Any:
+    """An epilogue, or none, with a stage behind its functions.
+
+    A reduction reads what is stored if that is not rounded (`is_read`), and is then unfused.
+    """
     if epilogue is None:
         return stage
     chain = bound_epilogue(epilogue)
-    if chain.reduction is not None:
-        raise UnsupportedProblemError(f"gemm: {chain.reduction} does not go with {rest}.")
-    return chain | stage
+    reduction = chain.reduction
+    if reduction is None:
+        return chain | stage
+    if not is_read or reduction.fused:
+        raise UnsupportedProblemError(f"gemm: {reduction} does not go with {rest}.")
+    stages, values = (*chain.stages, *stage.stages), (*chain.values, *stage.values)
+    return BoundEpilogue(stages, values, replace(reduction, fused=False))
 
 
 def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
@@ -203,20 +299,28 @@ def _inspected(name: str, array: Any) -> tuple[Library, Layout]:
     return library, layout
 
 
-def _scale(name: str, array: Any, operands: tuple[Any, Any, Any]) -> Scale:
-    library, layout = _inspected(name, array)
-    a, b, _ = operands
-    along = a.shape[-2] if name == "scale_a" else b.shape[-1]
-    scale = Scale(name, library, array, layout, along, -(-a.shape[-1] // BLOCK_K))
-    batch = layout.shape[:-2]
+def _scaled(operands: tuple[Any, Any, Any]) -> tuple[Scaled, Scaled]:
+    """The operands of `gemm`, whose scales may be one matrix for each of a batch."""
     batches = [tuple(x.shape)[:1] for x in operands if len(getattr(x, "shape", ())) == 3]
-    fits = batch == () or (batches and batch in [(1,), *batches])
+    batches = [(1,), *batches] if batches else []
+    a, b, _ = operands
+    return Scaled(tuple(a.shape), (*batches,)), Scaled(tuple(b.shape), (*batches,))
+
+
+def _scale(name: str, array: Any, scaled: tuple[Scaled, Scaled]) -> Scale:
+    library, layout = _inspected(name, array)
+    (a, *_), (b, *_) = scaled
+    own = scaled[name == "scale_b"]
+    along, blocks = (a[-2] if name == "scale_a" else b[-1]), -(-a[-1] // BLOCK_K)
+    of_blocks = [_matrix(name, -(-along // block), blocks) for block in own.blocks]
+    scale = Scale(name, library, array, layout, along, blocks, of_blocks)
+    fits = layout.shape[:-2] in ((), *own.batches)
     if not (scale.is_one or (fits and (scale.is_vector or scale.has_blocks))):
+        listed = ", or " + " or ".join(map(str, of_blocks)) + f" for blocks of {BLOCK_K} k"
         raise ShapeError(
-            f"gemm: {name} is {layout.shape} for <a> {tuple(a.shape)} and <b> {tuple(b.shape)}; "
-            f"pass one number, ({along},) or {scale.matrix(along, 1)} for whole "
-            f"{'rows' if name == 'scale_a' else 'columns'}, or {scale.matrix(along, scale.blocks)} "
-            f"or {scale.matrix(-(-along // BLOCK_K), scale.blocks)} for blocks of {BLOCK_K} k."
+            f"gemm: {name} is {layout.shape} for <a> {a} and <b> {b}; pass one number, "
+            f"({along},) or {scale.matrix(along, 1)} for whole "
+            f"{'rows' if name == 'scale_a' else 'columns'}{listed if of_blocks else ''}."
         )
     return scale
 
@@ -225,11 +329,11 @@ def _vector_stage(of_a: Scale | None, of_b: Scale | None) -> BoundEpilogue:
     """The epilogue that multiplies by the scales of rows and columns."""
     if of_b is None:
         assert of_a is not None
-        stage: BoundEpilogue = catalogue.scale_rows(of_a.vector())
+        stage: BoundEpilogue = operand_scales.scale_of_a(of_a.vector())
     elif of_a is None:
-        stage = catalogue.scale_columns(of_b.vector())
+        stage = operand_scales.scale_of_b(of_b.vector())
     else:
-        stage = catalogue.dequantise(of_a.vector(), of_b.vector())
+        stage = operand_scales.scale_of_both(of_a.vector(), of_b.vector())
     return stage
 
 
@@ -242,5 +346,5 @@ def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> Bound
                 f"other do not: {other} must have a scale for each block of k, too."
             )
     assert of_a is not None and of_b is not None
-    stage = block_scales(of_a.array, of_b.array)
-    return _followed(epilogue, stage, "scales of blocks; reduce the result")
+    stage = operand_scales.block_scales(of_a.array, of_b.array)
+    return _followed(epilogue, stage, "scales of blocks; leave out fused=True", is_read=True)

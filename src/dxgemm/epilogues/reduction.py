@@ -10,12 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.epilogues.host import host_values
-from dxgemm.errors import EpilogueError, ShapeError, named_in_errors, shown
+from dxgemm.errors import (
+    EpilogueError,
+    ShapeError,
+    UnsupportedProblemError,
+    named_in_errors,
+    shown,
+)
+from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 from dxgemm.problem.arguments import check_flag
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 32  # that `smallest` and `largest` find: a thread holds as many in registers
-VALUES, INDICES, MEANS = "values", "indices", "means"
+VALUES, INDICES, MEANS, SCALES = "values", "indices", "means", "scales"
+QUANTISED = "quantised"  # the kind of a `Quantisation`
 INTEGERS = ("int32", "int64")  # dtypes of matrices whose sums are int64
 
 
@@ -102,6 +110,11 @@ class Reduction:
         return f"{self.name}({count}axis={self.axis})"
 
     @property
+    def is_rounded(self) -> bool:
+        """True if it takes the matrix rounded to the dtype of a new result."""
+        return self.kind == QUANTISED
+
+    @property
     def takes_magnitudes(self) -> bool:
         """True if nothing but the magnitudes of complex numbers matters."""
         return self.kind == "squares" or self.of_magnitudes
@@ -141,11 +154,16 @@ class Reduction:
         dtypes = {VALUES: value, MEANS: mean, INDICES: "int64"}
         return {name: dtypes[name] for name in self.results}
 
-    def partial_dtype(self, dtype: str) -> str:
-        """Dtype of partial results: float64 or int64 for sums, else that of the reduced matrix."""
+    def partial_dtypes(self, dtype: str) -> tuple[str, ...]:
+        """Dtypes of partial results: of the values, and of the indices if there are any.
+
+        Values are float64 or int64 for sums, else of the dtype of the reduced matrix.
+        """
         if self.kind in SORTED:
-            return reduced_dtype(dtype)
-        return "int64" if self.kind == "sum" and dtype in INTEGERS else "float64"
+            values = reduced_dtype(dtype)
+        else:
+            values = "int64" if self.kind == "sum" and dtype in INTEGERS else "float64"
+        return (values, "int64") if INDICES in self.results else (values,)
 
     @property
     def partial_count(self) -> int:
@@ -216,3 +234,70 @@ class Reduction:
         wide = values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
         keys = np.where(is_nan, 0, wide if self.kind == "smallest" else -wide)
         return np.lexsort((keys, ~is_nan if self.nan_first else is_nan), axis=axis)
+
+
+class Quantised(NamedTuple):
+    """Results of `quantise_rows`: the elements of float8, and the scale of each row or block."""
+
+    values: Any
+    scales: Any
+
+
+@dataclass(frozen=True)
+class Quantisation(Reduction):
+    """Rows of the result as float8 with scales: the end of an epilogue, by a kernel of its own.
+
+    Attributes:
+        dtype: dtype of the elements.
+        block: columns of a row that share a scale; 0 for all.
+    """
+
+    dtype: str = "float8_e4m3fn"
+    block: int = 0
+
+    def __str__(self) -> str:
+        block = f", block={self.block}" if self.block else ""
+        return f"{self.name}({self.dtype}{block})"
+
+    def shapes(self, m: int, n: int, batch: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        return {VALUES: (*batch, m, n), SCALES: (*batch, m, self.pieces(n))}
+
+    def pieces(self, n: int) -> int:
+        """Scales of a row of n elements."""
+        return -(-n // self.block) if self.block else 1
+
+    def dtypes(self, dtype: str) -> dict[str, str]:
+        if reduced_dtype(dtype) != "float32":
+            raise UnsupportedProblemError(
+                f"gemm: {self} is for results of float32, float16 and bfloat16, not {dtype}."
+            )
+        return {VALUES: self.dtype, SCALES: "float32"}
+
+    def partial_dtypes(self, dtype: str) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def partial_count(self) -> int:
+        return self.block
+
+    def packed(self, results: Sequence[Any]) -> Quantised:
+        return Quantised(*results)
+
+    @named_in_errors("on_host")
+    def on_host(self, values: Any) -> Quantised:
+        """Quantise a NumPy array (m, n) or (batch, m, n), to dtypes of ml_dtypes."""
+        values = host_values(values)
+        self.dtypes(values.dtype.name)
+        *batch, m, n = values.shape
+        import ml_dtypes
+
+        pieces, wide = self.pieces(n), values.astype(np.float32)
+        width = self.block or n
+        padded = np.zeros((*batch, m, pieces * width), np.float32)
+        padded[..., :n] = wide
+        most = np.float32(FLOAT8_LARGEST[self.dtype])
+        largest = np.abs(padded.reshape(*batch, m, pieces, width)).max(-1, initial=LEAST_LARGEST)
+        with np.errstate(invalid="ignore"):
+            scaled = wide * np.repeat(most / largest, width, -1)[..., :n]
+            rounded = np.clip(scaled, -most, most).astype(getattr(ml_dtypes, self.dtype))
+        return Quantised(rounded, largest / most)

@@ -13,6 +13,7 @@ from dxgemm.choice.implementation import is_before
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.lower.group_wgmma import (
     choose_wgmma_config,
     lower_groups_of_k,
@@ -29,6 +30,7 @@ from dxgemm.lower.indexed_rows import (
     lower_scattered,
     scattered_problem,
 )
+from dxgemm.lower.product import with_copies
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
@@ -83,6 +85,9 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
         UnsupportedProblemError: no kernel takes an epilogue for this problem.
     """
     problem, shared, count, offsets_dtype, rows, out_rows = group
+    if problem.k == 0 and problem.dtype in FLOAT8 and problem.out_dtype not in FLOAT8:
+        dtype = "float16" if problem.out_dtype == "float16" else "bfloat16"
+        problem = replace(problem, dtype=dtype)  # neither a nor b is read
     symbols = map(Symbol, naturals())
     out_indices, indices, offsets = (
         (next(symbols), next(symbols)) if is_there else None for is_there in (out_rows, rows, True)
@@ -92,8 +97,15 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
     if out_rows:
         problem = scattered_problem(problem, shared)
     own = gathered_problem(problem, shared) if rows else problem
-    whole = replace(own, batch=count)
+    is_float8 = problem.dtype in FLOAT8  # no other kernel reads what this one must copy
+    lying = replace(own, batch=count, copies_any_size=is_float8)
+    whole = lying.aligned if is_float8 else lying
     reason = refusal(whole, shared, device.arch)
+    if reason and is_float8:
+        raise UnsupportedProblemError(
+            f"gemm_grouped: no kernel computes groups of float8 by offsets here: {reason}; pass "
+            "lists of arrays, or convert them to bfloat16, which is exact."
+        )
     if reason and problem.epilogue:
         raise UnsupportedProblemError(
             f"gemm_grouped: no kernel takes an epilogue for this problem: {reason}; apply it later."
@@ -104,6 +116,7 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
     else:
         takes_wgmma = reason is None
         program = _lower_table(whole, shared, offsets_dtype, device, offsets, fused, takes_wgmma)
+        program = with_copies(lying, whole, program)
     if rows and indices:
         program = lower_gathered(problem, shared, rows, indices, program)
     if out_rows and out_indices:

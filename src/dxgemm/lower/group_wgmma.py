@@ -12,18 +12,31 @@ from dxgemm.choice.implementation import common_problems, launchable
 from dxgemm.choice.kernel_files import file_spec
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
-from dxgemm.handwritten.kernels import group_maps, grouped_wgmma, grouped_wgmma_k
+from dxgemm.handwritten.kernels import (
+    group_maps,
+    grouped_wgmma,
+    grouped_wgmma_float8,
+    grouped_wgmma_k,
+)
 from dxgemm.handwritten.parts.group_table import ITEM_BYTES, ROW_ITEMS
+from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.lower.grouped import choose_config
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.kernel_arguments import KernelArguments
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import Program, Step, Symbol, Value
 
-# Kernel files by the dimension that is shared out.
+# Kernel files by the dimension that is shared out; of float8 it is m.
 FILES: dict[str, Any] = {"m": grouped_wgmma, "k": grouped_wgmma_k}
 MOST_FUSED_COLUMNS = 192  # of a tile whose epilogue has registers beside the sums
 TABLE = FusedOperand("buffer", "int64")
+
+
+def kernel_file(problem: Problem, shared: str) -> Any:
+    """The kernel file of a group; None without one."""
+    if problem.dtype in FLOAT8:
+        return grouped_wgmma_float8 if shared == "m" else None
+    return FILES.get(shared)
 
 
 def refusal(problem: Problem, shared: str, arch: str) -> str | None:
@@ -35,9 +48,11 @@ def refusal(problem: Problem, shared: str, arch: str) -> str | None:
         shared: dimension of the problem that is shared out.
         arch: architecture.
     """
-    if shared not in FILES:
-        return "wgmma shares out rows of a, or k"
-    kernel = FILES[shared].KERNEL
+    file = kernel_file(problem, shared)
+    if file is None:
+        is_float8 = problem.dtype in FLOAT8
+        return "wgmma shares out rows of a" + (", not k of float8" if is_float8 else ", or k")
+    kernel = file.KERNEL
     if compute_capability(arch) != kernel.only_arch:
         return "it needs wgmma, of compute capability 9.0"
     if problem.dtype not in kernel.dtypes:
@@ -54,8 +69,10 @@ def choose_wgmma_config(
     device: DeviceFacts,
 ) -> Any:
     """Choose a config of the kernel for problems of these sizes."""
-    shares = FILES[shared].SHARES
+    file = kernel_file(problem, shared)
+    shares = file.SHARES
     configs = [c for c in shares if not problem.epilogue or c.tile_n <= MOST_FUSED_COLUMNS]
+    configs = [c for c in configs if file.KERNEL.fits(c, problem)]
     return choose_config(configs, shares.__getitem__, m, n, k, device)
 
 
@@ -76,7 +93,7 @@ def wgmma_step(
         device: the GPU.
         operands: arguments of the epilogue, then address and size of the table.
     """
-    file = FILES[shared]
+    file = kernel_file(problem, shared)
     fusion = problem.epilogue or Fusion((), ())
     own = replace(problem, epilogue=replace(fusion, operands=(*fusion.operands, TABLE)))
     spec = file_spec(file, own, file.KERNEL.variant(config, problem), config)

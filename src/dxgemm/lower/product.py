@@ -80,8 +80,13 @@ def lower_product(
         maps=kernel.tensor_maps(config, computed),
         tiles=implementation.tile_count(config, problem) if has_more_tiles else 0,
     )
+    return with_copies(problem, computed, Program((product,)))
+
+
+def with_copies(problem: Problem, computed: Problem, product: Program) -> Program:
+    """Program of the aligned copies of `Problem.aligned`, and of the product that reads them."""
     if computed is problem:
-        return Program((product,))
+        return product
     copies: list[Step] = []
     buffers: dict[Name, int] = {}
     places: dict[Name, Symbol] = {}
@@ -90,7 +95,7 @@ def lower_product(
         copies.append(copy_step(copied, Symbol(name), places[name]))
         size = copied.batch * copied.m * copied.out.row * ITEM_SIZES[copied.dtype]
         buffers[f"aligned {name}"] = size
-    return Program(tuple(copies), buffers) + Program((product,)).given(places)
+    return Program(tuple(copies), buffers) + product.given(places)
 
 
 def copy_arguments(problem: Problem, computed: Problem, name: str) -> KernelArguments:

@@ -13,10 +13,19 @@ from typing import Any, NamedTuple
 
 from dxgemm.choice.kernel_files import configs_of
 from dxgemm.choice.legality import Candidate
-from dxgemm.epilogues.reduction import INDICES, MEANS, VALUES, Reduction, reduced_dtype
+from dxgemm.epilogues.reduction import (
+    INDICES,
+    MEANS,
+    QUANTISED,
+    VALUES,
+    Quantisation,
+    Reduction,
+    reduced_dtype,
+)
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.lower.product import lower_product
+from dxgemm.lower.quantised import quantising_program
 from dxgemm.lower.steps import file_step
 from dxgemm.problem.complex_form import in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
@@ -47,6 +56,8 @@ def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bo
     """Strides of the array for a result, in the shape that `Reduction.shapes` gives it."""
     steps = [*layout.steps]
     batch = steps.pop(0) if is_batched else 0
+    if isinstance(reduction, Quantisation):
+        return ResultArray(layout.dtype, Strides(batch, *steps), 0)
     pair = steps.pop() if name == INDICES and reduction.axis is None else 0
     if reduction.axis == 0:
         steps.reverse()  # ranks come first
@@ -115,7 +126,12 @@ class _Lowering:
         lines = {None: 1, 0: problem.n, 1: problem.m}[self._reduction.axis]
         if problem.batch * lines == 0:
             return
-        if problem.is_empty:
+        if self._reduction.kind == QUANTISED:
+            matrix, strides = OUT, problem.out
+            if not problem.is_empty:
+                matrix, strides = self._add_storing(candidate, stored)
+            self._quantise(matrix, strides)
+        elif problem.is_empty:
             for part in self._parts:
                 self._merge(self._partials(0, lines), part)
         elif stored is None and not candidate.stores_matrix:
@@ -151,6 +167,19 @@ class _Lowering:
         matrix = Symbol("matrix")
         self.program += Program((), {matrix.name: size}) + product.given({"out": matrix})
         return matrix, problem.out
+
+    def _quantise(self, matrix: Symbol, strides: Strides) -> None:
+        """Add the kernel that makes float8 and scales of the matrix."""
+        m, n, batch = self._problem.m, self._problem.n, self._problem.batch
+        if self._epilogue.is_transposed:  # rows are the caller's
+            m, n, strides = n, m, strides.transposed()
+        first = len(parameters(self._epilogue))
+        arrays = [
+            (Symbol(place), array.dtype, array.strides)
+            for place, array in enumerate(self._results.values(), first)
+        ]
+        dtype, block = self._problem.out_dtype, self._reduction.count
+        self.program += quantising_program(matrix, dtype, (batch, m, n), strides, arrays, block)
 
     def _reduce(self, matrix: Symbol, strides: Strides) -> Partials:
         """Add the kernel that reduces the matrix, or a part of it, to partial results."""

@@ -54,6 +54,7 @@ class Result(NamedTuple):
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
         takes_pairs: True if the result has one column for each pair of columns of the product.
         is_real: True if the result of complex operands has real elements.
+        is_rounded: True if what is reduced is rounded to the dtype of a new result.
     """
 
     has_functions: bool = False
@@ -61,6 +62,7 @@ class Result(NamedTuple):
     reduced_axis: int | None = None
     takes_pairs: bool = False
     is_real: bool = False
+    is_rounded: bool = False
 
 
 PLAIN = Result()
@@ -154,7 +156,7 @@ def define_problem(
     """
     named = {"a": a, "b": b, "c": c, "out": out}
     present = {name: layout for name, layout in named.items() if layout is not None}
-    has_functions, is_reduced, reduced_axis, takes_pairs, is_real = result
+    has_functions, is_reduced, reduced_axis, takes_pairs, is_real, is_rounded = result
     is_real = is_real and a.dtype in COMPLEX_PARTS
     dtypes = tuple([(name, layout.dtype) for name, layout in present.items()])
     if is_real:
@@ -188,7 +190,7 @@ def define_problem(
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
     # A matrix that is reduced and not stored is not rounded to half precision.
-    is_unrounded = is_reduced and dtype not in INTEGER_RESULTS
+    is_unrounded = is_reduced and not is_rounded and dtype not in INTEGER_RESULTS
     new_dtype = result_dtypes(dtype)[-1 if is_unrounded else 0]
     problem = Problem(
         dtype=dtype,

@@ -17,13 +17,14 @@ class FusedReduction:
     """Reduction of a kernel's result, which may be stored besides.
 
     Attributes:
-        kind: "sum", "squares" (their sum), "exponentials" (the logarithm of their sum), "smallest"
-            or "largest".
+        kind: "sum", "squares" (their sum), "exponentials" (the logarithm of their sum), "smallest",
+            "largest" or "quantised" (elements of float8 and scales, for the whole matrix).
         axis: 1 for one value per row of the kernel's result, 0 for one per column, None for one
             per matrix.
         partials: dtypes of partial results: of the values, and of the indices if there are any.
         count: number of values of a partial result: of smallest or largest values that are found,
-            best first; of "exponentials" the maximum and the sum relative to it.
+            best first; of "exponentials" the maximum and the sum relative to it. Of "quantised",
+            columns of a row that share a scale; 0 for all.
         nan_first: True if NaN comes before all other values, False if after them.
         of_magnitudes: True if absolute values are compared.
         is_stored: True if the matrix is written too.
@@ -142,10 +143,10 @@ class Fusion:
     @property
     def unscaled(self) -> Fusion | None:
         """The epilogue without its block scales; None if nothing is left of it."""
-        count = len(self.block_scales)
-        if not count:
+        if not self.block_scales:
             return self
-        unscaled = replace(self, stages=self.stages[:-1], operands=self.operands[:-count])
+        kept = tuple(operand for operand in self.operands if operand.kind != "blocks")
+        unscaled = replace(self, stages=self.stages[:-1], operands=kept)
         return unscaled if unscaled.stages or self.inner else None
 
     @property

@@ -7,7 +7,7 @@
         y = model(x)                                               # torch's own products
 
 The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `gemm_epilogue`,
-`apply_epilogue`, `inner`, `matmul`, `gemm_grouped` and `scaled_mm`.
+`apply_epilogue`, `inner`, `matmul`, `gemm_grouped`, `scaled_mm` and `scaled_grouped_mm`.
 Each computes a new tensor and never returns one that shares memory with an operand.
 """
 
@@ -23,12 +23,22 @@ except ImportError as error:
     ) from error
 
 from dxgemm.drop_in.torch_hooks import batch_invariant
+from dxgemm.torch import functional
 from dxgemm.torch.derivatives import derivative
-from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul, scaled_mm
+from dxgemm.torch.float8_linear import Float8Linear, float8_linear, quantise_rows
+from dxgemm.torch.functions import (
+    Linear,
+    gemm,
+    gemm_grouped,
+    linear,
+    matmul,
+    scaled_grouped_mm,
+    scaled_mm,
+)
 
 __all__ = [
-    "Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul",
-    "scaled_mm",
+    "Float8Linear", "Linear", "batch_invariant", "derivative", "float8_linear", "functional",
+    "gemm", "gemm_grouped", "linear", "matmul", "quantise_rows", "scaled_grouped_mm", "scaled_mm",
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from dxgemm.torch.operands import (
     named_in_errors,
 )
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
-from dxgemm.torch.scaled_operators import scaled_operator
+from dxgemm.torch.scaled_operators import scaled_grouped_operator, scaled_operator
 
 
 @named_in_errors("linear", a="x", b="weight")
@@ -271,6 +271,56 @@ def scaled_mm(
     use_fast_accum = as_flag("use_fast_accum", use_fast_accum)
     return scaled_operator(
         input, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum
+    )
+
+
+@named_in_errors("scaled_grouped_mm", a="input", b="mat2", offsets="offs")
+def scaled_grouped_mm(
+    input: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """Products of groups of float8 with scales, like `torch._scaled_grouped_mm`, of any strides.
+
+    Args:
+        input, mat2: (total, k) and (groups, k, n), with groups of rows; or (groups, m, k) and
+            (k, total), with groups of columns; float8_e4m3fn or float8_e5m2. Without offs,
+            (groups, m, k) and (groups, k, n).
+        scale_a, scale_b: float32, (total,) and (groups, n); or (groups, m) and (total,); or as
+            `dxgemm.gemm_grouped` takes them, those of blocks among them.
+        offs: (groups,), int32 or int64: the last index of each group plus one.
+        bias: as the epilogue `bias` takes it; None for none.
+        scale_result: float32 of one element, for a result of float8; None for 1.
+        out_dtype: as `scaled_mm` takes it; None for bfloat16.
+        use_fast_accum: accepted; sums are promoted, which is as exact or more.
+
+    Returns:
+        A new tensor (total, n), (m, total) or (groups, m, n), contiguous. What belongs to no group
+        is 0.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        DxgemmError: any error that `dxgemm.gemm_grouped` raises.
+
+    Notes:
+        Runs on torch's current stream and does not synchronise. There is no gradient.
+    """
+    named = {"input": input, "mat2": mat2, "scale_a": scale_a, "scale_b": scale_b}
+    optional = {"offs": offs, "bias": bias, "scale_result": scale_result}
+    for name, operand in (named | optional).items():
+        if operand is not None or name in named:
+            check_tensor(name, operand)
+    as_flag("use_fast_accum", use_fast_accum)
+    out_dtype = torch.bfloat16 if out_dtype is None else out_dtype
+    return scaled_grouped_operator(
+        input, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype
     )
 
 

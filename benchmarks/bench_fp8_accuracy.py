@@ -1,0 +1,97 @@
+"""Errors of float8 products over k: sums that are promoted every 128 of k, and those that are not.
+
+m = 64 and n = 128, on normal values, whose sums cancel, and on values between 0 and 1, whose sums
+only grow. Fast sums are those of `wgmma`: where it is permitted, the automatic choice takes what is
+quicker, which may promote. The reference is the product of the same operands in float64.
+`max_error` is the largest error of an element over its |a| |b|, and `kept_bits` the bits that are
+right then. Results are float32, those of cuBLASLt too (`torch._scaled_mm`), whose fast accumulation
+is off and on.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from bench_fp8 import DTYPE, RIVAL, TN, Float8Case, to_dtype
+from cases import SMOKE, Call, Operands, normal, stored, xp
+from measuring import OWN, Found, Row, Variants, bench, fields, first_times
+from rivals import torch
+
+import dxgemm
+
+SHAPE = (3, 4) if SMOKE else (64, 128)
+DEPTHS = (16,) if SMOKE else (128, 512, 2048, 8192, 32768, 131072)
+
+
+def uniform(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    return rng.random(shape, dtype=dtype)
+
+
+DATA = {"normal": normal, "uniform": uniform}
+
+
+@dataclass(frozen=True)
+class AccuracyCase(Float8Case):
+    """One product; `data` is a name in `DATA`."""
+
+    data: str = "normal"
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}-{self.data}"
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """The same random numbers, where others are exact."""
+        fill = DATA[self.data]
+        a = to_dtype(stored(fill(rng, (self.m, self.k), "float32"), "row"), DTYPE)
+        b = to_dtype(stored(fill(rng, (self.k, self.n), "float32"), "col"), DTYPE)
+        one = to_dtype(xp.ones((1,), "float32"), "float32")
+        out = to_dtype(xp.zeros((self.m, self.n), "float32"), "float32")
+        return Operands(a=a, b=b, out=out, x=one, y=one)
+
+    def expected(self, x: Operands) -> Any:
+        a, b = (to_dtype(v, "float64") for v in (x.a, x.b))
+        return a @ b, abs(a) @ abs(b)
+
+    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
+        exact, size = expected
+        worst = float((abs(to_dtype(call(), "float64") - exact) / size).max())
+        return {"max_error": worst, "kept_bits": -math.log2(worst) if worst else None}
+
+
+def own(case: AccuracyCase, x: Operands) -> Call:
+    """The automatic choice; fast by the kernel that leaves its sums in the tensor core."""
+    name = "wgmma" if case.precision == "fast" and not SMOKE else None
+    return dxgemm.plan(x.a, x.b, out=x.out, precision=case.precision, implementation=name)
+
+
+def cublaslt(case: AccuracyCase, x: Operands) -> Call:
+    multiply, is_fast = torch()._scaled_mm, case.precision == "fast"
+    return lambda: multiply(
+        x.a, x.b, x.x, x.y, out_dtype=torch().float32, use_fast_accum=is_fast
+    )  # fmt: skip
+
+
+def list_rows() -> list[Row]:
+    variants: Variants = {OWN: own} if SMOKE else {OWN: own, RIVAL: cublaslt}
+    return [
+        Row(AccuracyCase(DTYPE, *SHAPE, k, TN, precision=precision, data=data), variants)
+        for precision in (None, "fast")
+        for data in DATA
+        for k in DEPTHS
+    ]
+
+
+def measure_errors(row: Row) -> Found:
+    found = first_times(row.case, row.variants)
+    for one in found.values():
+        one.samples_s = [one.call_s]
+    return found
+
+
+def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
+    return fields(row, name, found, ()) | {"implementation": name}
+
+
+bench_fp8_accuracy = bench(list_rows(), describe, measuring=measure_errors)
