@@ -292,6 +292,8 @@ def test_what_cupy_computes(cupy):
             cupy.matmul(singles, singles)
         with pytest.raises(ValueError, match="C-contiguous"):
             cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float32", order="F"))
+        with pytest.raises(ValueError, match="dtype"):
+            cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float64"))
     assert not patch.report().routed and len(patch.report().fell_through) >= 4
     with dxgemm.patch() as patch:
         for _ in range(3):

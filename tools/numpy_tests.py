@@ -133,7 +133,7 @@ class _Outcomes:
         if report.when == "call" or report.outcome != "passed":
             crash = getattr(report.longrepr, "reprcrash", None)
             text = (crash.message if crash else str(report.longrepr or "")).strip()
-            self.found[report.nodeid] = report.outcome, " ".join(text.split())[:200]
+            self.found[report.nodeid] = report.outcome, text.partition("\n")[0][:200]
 
 
 def _outcomes(file: Path, chosen: str, library: Any) -> dict[str, tuple[str, str]]:

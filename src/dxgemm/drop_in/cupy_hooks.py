@@ -28,8 +28,10 @@ def _contiguous(array: Any) -> Any:
 
 
 def _dot(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
-    if out is not None and not out.flags.c_contiguous:
-        raise UnsupportedProblemError("dot: CuPy refuses an out that is not C-contiguous.")
+    if out is not None and not (
+        out.flags.c_contiguous and out.dtype == cupy.result_type(a.dtype, b.dtype)
+    ):
+        raise UnsupportedProblemError("dot: CuPy refuses an out of another dtype or order.")
     if 1 <= a.ndim <= 2 and 1 <= b.ndim <= 2:
         return _matmul(a, b, out, **options)
     if not (a.ndim and b.ndim):
