@@ -56,10 +56,13 @@ def drop_in(run: dict[str, Any]) -> list[Part]:
             skipped[f"{row['suite']}: {ERROR.sub('an error beyond the bound', why)}"] += count
     if skipped:
         parts.append("\n".join(f"- Skipped, {why}: {n:,}" for why, n in skipped.most_common(12)))
-    for row in rows:
-        for text in row["failed"]:
-            reasons = [why for part, why in run["explained"].items() if part in text]
-            parts.append(f"Failed: {text}. {' '.join(reasons)}".rstrip())
+    failed: dict[str, list[str]] = {}
+    for text in (text for row in rows for text in row["failed"]):
+        reasons = [why for part, why in run["explained"].items() if part in text]
+        failed.setdefault(" ".join(reasons) or text, []).append(text)
+    for why, texts in failed.items():
+        more = f" and {len(texts) - 1} more. {why}" if len(texts) > 1 else f" {why}"
+        parts.append(f"Failed: {texts[0]}{more if why != texts[0] else ''}")
     return parts
 
 
