@@ -61,8 +61,8 @@ def drop_in(run: dict[str, Any]) -> list[Part]:
         reasons = [why for part, why in run["explained"].items() if part in text]
         failed.setdefault(" ".join(reasons) or text, []).append(text)
     for why, texts in failed.items():
-        more = f" and {len(texts) - 1} more. {why}" if len(texts) > 1 else f" {why}"
-        parts.append(f"Failed: {texts[0]}{more if why != texts[0] else ''}")
+        more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+        parts.append(f"Failed: {texts[0]}{more}. {why if why != texts[0] else ''}".rstrip())
     return parts
 
 

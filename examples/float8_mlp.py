@@ -26,9 +26,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from mlp import CLASSES, HIDDEN, Network, fit, hidden_layer, largest_sums
 from sklearn.datasets import load_digits
+from timing import print_table
 
 import dxgemm
-from dxgemm.cli.output import print_table
 from dxgemm.epilogues import bias, gelu
 from dxgemm.reductions import quantise_rows
 

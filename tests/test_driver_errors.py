@@ -245,7 +245,12 @@ def made_up(record, cubin=b""):
 
 def launch_on(ordinal):
     record = SimpleNamespace(
-        implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1
+        implementation="tuned",
+        config="64x64",
+        threads=256,
+        dynamic_smem_bytes=0,
+        cluster=1,
+        begins_early=False,
     )
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"identity", ordinal] = 1

@@ -902,7 +902,7 @@ def test_a_reduction_is_fused_or_unfused_as_asked(make):
     a, b = (make(shape, "float32")[1].array for shape in ((4, 3), (3, 5)))
     for fused, words in ((True, ", fused: "), (False, ", unfused: ")):
         for name in reductions.__all__:
-            if name not in ("Extremes", "Reduction"):
+            if name[0].islower() and name != "quantise_rows":
                 counts = (2,) if name in SORTED else ()
                 epilogue = getattr(reductions, name)(*counts, 1, fused=fused)
                 assert words in dxgemm.explain(a, b, epilogue=epilogue).work.reduction

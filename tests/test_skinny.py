@@ -42,7 +42,7 @@ def test_a_box_of_few_columns_is_as_wide_as_they_are():
 
 def test_int8_must_be_k_major():
     problem = contiguous_problem("int8", 16, 64, 32)
-    assert supports(problem) == "wgmma of bytes needs b contiguous along k"
+    assert supports(problem) == "wgmma of integers needs b contiguous along k"
     assert supports(replace(problem, b=Strides(0, 1, 32))) is None
 
 

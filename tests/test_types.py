@@ -110,6 +110,8 @@ reduced: list[reductions.Reduction] = [
     reductions.max(0), reductions.abs_max(), reductions.logsumexp(1), reductions.argmax(1),
     reductions.smallest(4, 1), reductions.largest(4, 1),
 ]
+quantised: reductions.Quantised = dxgemm.gemm(a, a, epilogue=reductions.quantise_rows("e4m3"))
+made: reductions.Quantisation = reductions.quantise_rows(block=128)
 found: reductions.Extremes = dxgemm.gemm(a, a, epilogue=reduced[-1])
 l1: Inner = dxgemm.inner(lambda x, y: abs(x - y), symmetric=True)
 
@@ -131,7 +133,11 @@ x: Any = a
 y = dxgemm.torch.linear(x, x, x[0], activation="gelu")
 y = dxgemm.torch.gemm(y, y, y, alpha=0.5, beta=2.0)
 y = dxgemm.torch.scaled_mm(y, y, x, x) + dxgemm.torch.gemm_grouped(y, y, x)
+y = dxgemm.torch.scaled_grouped_mm(y, y, x, x, x) + dxgemm.torch.float8_linear(y, y)
+y = dxgemm.torch.functional.scaled_mm(y, y, x, None, x, None)
+elements, scales = dxgemm.torch.quantise_rows(y)
 layer = dxgemm.torch.Linear(4, 4)
+layer8 = dxgemm.torch.Float8Linear(4, 4)
 dxgemm.torch.derivative(shifted)
 with dxgemm.torch.batch_invariant():
     y = dxgemm.torch.matmul(y, y, 2.0)
