@@ -14,9 +14,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from bench_accuracy import measure_errors
 from bench_fp8 import DTYPE, RIVAL, TN, Float8Case, to_dtype
 from cases import SMOKE, Call, Operands, normal, stored, xp
-from measuring import OWN, Found, Row, Variants, bench, fields, first_times
+from measuring import OWN, Found, Row, Variants, bench, fields
 from rivals import torch
 
 import dxgemm
@@ -81,13 +82,6 @@ def list_rows() -> list[Row]:
         for data in DATA
         for k in DEPTHS
     ]
-
-
-def measure_errors(row: Row) -> Found:
-    found = first_times(row.case, row.variants)
-    for one in found.values():
-        one.samples_s = [one.call_s]
-    return found
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
