@@ -220,7 +220,7 @@ class Boxes(NamedTuple):
 
 
 class Box(NamedTuple):
-    """What a warp copies of each stage: up to `BOX` rows or columns of an operand.
+    """A warp's copies of each stage: up to `BOX` rows or columns of an operand.
 
     Fields: the tensor map; the offset in a stage; the place of the first one, innermost index
     first, and from one stage to the next.

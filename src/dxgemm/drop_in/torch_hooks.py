@@ -59,7 +59,7 @@ def install() -> None:
 
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
-    """By operator, the kernel that overrides torch's, and functions that replace Python's."""
+    """Find the kernel that overrides each operator, and the functions that replace Python's."""
     functions = {}
     for name in OPERATORS:
         kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)

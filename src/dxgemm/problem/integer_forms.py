@@ -128,7 +128,7 @@ class DigitForm(IntegerForm):
 
     @property
     def product(self) -> Problem:
-        """That of bytes without a sign, and the longest: its kernel computes all."""
+        """The longest product, of bytes without a sign if there is one: its kernel computes all."""
         return max(self.passes, key=lambda part: (part.dtype != "int8", part.k))
 
     def offsets(self, term: Term) -> tuple[int, int]:
