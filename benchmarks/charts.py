@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from result_files import Extra, Results, distinct, kind_of
+from result_files import Results, distinct, kind_of
 from tables import LADDER_SIZES, figure, ratio, rung_rows
 from tile_shares import Shares
 
@@ -90,43 +90,30 @@ def range_chart(title: str, ranges: Sequence[Range], unit: str, is_ratio: bool) 
 
 def speed_chart(title: str, ladder: Results) -> str | None:
     """Every rung as a dot: in float32 if it was measured so, else where it comes closest."""
-    by_rung: dict[str, list[Extra]] = {}
-    for row in rung_rows(ladder, LADDER_SIZES[0]):
-        if row["vs_cublas"] and row["implementation"] != "cublas":
-            by_rung.setdefault(row["implementation"], []).append(row)
+    rows = [r for r in rung_rows(ladder, LADDER_SIZES[0]) if r["vs_cublas"]]
     ranges = []
-    for name, rows in by_rung.items():
-        single = [row for row in rows if kind_of(row) == "float32"]
-        row = max(single or rows, key=lambda row: row["vs_cublas"])
+    for name in distinct(r["implementation"] for r in rows if r["implementation"] != "cublas"):
+        own = [row for row in rows if row["implementation"] == name]
+        single = [row for row in own if kind_of(row) == "float32"]
+        row = max(single or own, key=lambda row: row["vs_cublas"])
         text = f"{ratio(row['vs_cublas'])}, {figure(row['tflops'])} TFLOP/s"
-        ranges.append(
-            Range(f"{row['rung']} {name}, {kind_of(row)}", "", *[row["vs_cublas"]] * 3, text)
-        )
+        label = f"{row['rung']} {name}, {kind_of(row)}"
+        ranges.append(Range(label, "", *[row["vs_cublas"]] * 3, text))
     return range_chart(title, ranges, "times cuBLAS; the dashed line is 1", True)
-
-
-def dot_chart(
-    title: str, series: dict[str, list[tuple[float, float]]], labels: Sequence[str], unit: str
-) -> str:
-    """Dots of each series, a line of them for each label; points are (value, line)."""
-
-    def paint(axes: Any) -> None:
-        lines = range(len(labels))
-        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
-        for (name, points), (marker, size, fill) in zip(series.items(), DOTS):
-            axes.plot(*zip(*points), marker, label=name, markersize=size, fillstyle=fill)
-        axes.set_yticks(lines, labels)
-        axes.set(xlabel=unit, xlim=(0.5, 1.01), ylim=(len(labels) - 0.4, -0.6))
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), frameon=False)
-
-    return draw(title, LABEL_HEIGHT * len(labels) + 0.8, paint)
 
 
 def share_chart(found: Sequence[Shares]) -> str:
     """Shares of the SMs' area that are result, the least with multiples of 64 columns first."""
     ordered = sorted(found, key=lambda one: one.plain)
-    series = {
-        name: [(getattr(one, field), float(line)) for line, one in enumerate(ordered)]
-        for name, field in SHARE_NAMES.items()
-    }
-    return dot_chart("shares", series, [one.label for one in ordered], "share that is result")
+    lines = range(len(ordered))
+
+    def paint(axes: Any) -> None:
+        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
+        for (name, field), (marker, size, fill) in zip(SHARE_NAMES.items(), DOTS):
+            points = [getattr(one, field) for one in ordered]
+            axes.plot(points, lines, marker, label=name, markersize=size, fillstyle=fill)
+        axes.set_yticks(lines, [one.label for one in ordered])
+        axes.set(xlabel="share that is result", xlim=(0.5, 1.01), ylim=(len(lines) - 0.4, -0.6))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(DOTS), frameon=False)
+
+    return draw("shares", LABEL_HEIGHT * len(lines) + 0.8, paint)

@@ -36,8 +36,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory
 from provenance import commit_info, machine_info
-from result_files import REPOSITORY, result_text
-from run import save
+from result_files import result_text, save
 
 import dxgemm
 from dxgemm import distributed as dxd
@@ -372,7 +371,7 @@ def main() -> int:
         if arguments.json:
             arguments.json.write_text(result_text(results_of(rows)))
         elif len(rows) == len(list_cases()) and not arguments.methods:
-            print(save("distributed", results_of(rows), REPOSITORY / "benchmarks" / "results"))
+            print(save("distributed", results_of(rows)))
     return 0 if len(rows) == len(cases) else 1
 
 

@@ -18,8 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from provenance import gpu_slug
-from result_files import SUITES, Results, pruned, result_text
+from result_files import SUITES, save
 
 BENCHMARKS = Path(__file__).resolve().parent
 
@@ -30,15 +29,6 @@ def run_suites(suites: Sequence[str], json_path: str | Path) -> int:
     command += [f"--benchmark-json={json_path}"]
     command += [str(BENCHMARKS / f"bench_{suite}.py") for suite in suites]
     return subprocess.run(command).returncode
-
-
-def save(suite: str, results: Results, out: Path) -> Path:
-    """Write a suite's JSON into the folder of the GPU it names; returns the file."""
-    folder = out / gpu_slug(results["machine_info"]["gpu"]["name"])
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{suite}.json"
-    path.write_text(result_text(pruned(results)))
-    return path
 
 
 def main() -> int:
