@@ -1,24 +1,177 @@
-"""Cases with an epilogue of `chains.py`, and the same by other means."""
+"""Cases with an epilogue, one of `CHAINS`, and the same by other means.
+
+A chain has the same functions as operations on whole arrays: `on_arrays` is what results are
+compared with, and what `cupy.fuse` makes one kernel of; `in_torch` is what a user of torch would
+write.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from cases import Call, Case, Operands, same, to_dtype, widened, xp
-from chains import CHAINS, Chain
+import numpy as np
+from cases import (
+    SMOKE,
+    Call,
+    Case,
+    Operands,
+    as_tensor,
+    gpu_only,
+    returning,
+    same,
+    to_dtype,
+    torch,
+    widened,
+    xp,
+)
 from oracle import inputs
-from rivals import as_tensor, torch
 
 import dxgemm
+from dxgemm import epilogues as e
+from dxgemm.epilogues.philox import philox_4x32
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+
+if SMOKE:
+    from scipy.special import erf
+else:
+    from cupyx.scipy.special import erf
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 OWN_EPS, OWN_ABSOLUTE_EPS = 32, 8  # in the type of sums
 OTHERS_EPS = 16  # relative and absolute, in the type of the result: some round after every step
+SEED = 1234567890123
+
+
+@dataclass(frozen=True)
+class Chain:
+    """An epilogue, and the same functions by other means.
+
+    Attributes:
+        operands: its arrays in order: "vector" (n,), "column" (m,), "matrix" and "kept" (m, n).
+        bind: arrays -> epilogue.
+        on_arrays: (sums, arrays), a column as (m, 1) -> result.
+        is_exact: True if it rounds nothing when sums and arrays are small integers times a unit.
+        is_fast: True if it may be as far off as other libraries' functions.
+        in_torch: `on_arrays` for tensors; None if it is not compared with separate kernels.
+        in_cuda: C++ expression of floats with these names and `value`, for bfloat16, which
+            `cupy.fuse` cannot take; None for chains that bfloat16 is not measured with.
+        cublaslt_gelu: `use_gelu` of torch._addmm_activation, which calls cuBLASLt's own epilogue;
+            None where cuBLASLt has none.
+    """
+
+    operands: tuple[str, ...]
+    bind: Callable[..., Any]
+    on_arrays: Callable[..., Any]
+    is_exact: bool = True
+    is_fast: bool = False
+    in_torch: Callable[..., Any] | None = None
+    in_cuda: str | None = None
+    cublaslt_gelu: bool | None = None
+
+
+def gelu(value: Any) -> Any:
+    return 0.5 * value * (1.0 + erf(0.5**0.5 * value))
+
+
+def gelu_tanh(value: Any) -> Any:
+    inner = (2.0 / np.pi) ** 0.5 * value * (1.0 + 0.044715 * value * value)
+    return 0.5 * value * (1.0 + xp.tanh(inner))
+
+
+def sigmoid(value: Any) -> Any:
+    return 1.0 / (1.0 + xp.exp(-value))
+
+
+def drop_half(value: Any) -> Any:
+    return xp.where(dropped(value.shape), 0.0, 2.0 * value)
+
+
+@cache
+def dropped(shape: tuple[int, int]) -> Any:
+    """Mask of elements dropped with a probability of 0.5, by NumPy with philox_4x32's integers."""
+    rows, cols = (np.arange(size, dtype="uint64") for size in shape)
+    zero, low, high = map(np.uint64, (0, SEED % 2**32, SEED >> 32))
+    return xp.asarray(philox_4x32(rows[:, None], cols, zero, zero, low, high)[0] < 2**31)
+
+
+def torch_gelu(value: Any, approximate: str = "none") -> Any:
+    return torch().nn.functional.gelu(value, approximate=approximate)
+
+
+# By the text of the epilogue. Those with several steps, and `dequantise`, are compared with cuBLAS
+# and separate kernels; the others, the whole catalogue, with the same kernel without an epilogue.
+# The squared magnitude is that of complex numbers.
+CHAINS = {
+    "bias | gelu | residual": Chain(
+        ("vector", "matrix"),
+        lambda vector, matrix: e.bias(vector) | e.gelu | e.residual(matrix),
+        lambda value, vector, matrix: gelu(value + vector) + matrix,
+        is_exact=False,
+        in_torch=lambda value, vector, matrix: torch_gelu(value + vector) + matrix,
+        in_cuda="0.5f * (value + vector) * (1.0f + erff(0.70710678f * (value + vector))) + matrix",
+    ),
+    "bias | relu": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.relu,
+        lambda value, vector: xp.maximum(value + vector, 0.0),
+        in_torch=lambda value, vector: (value + vector).relu(),
+        in_cuda="fmaxf(value + vector, 0.0f)",
+        cublaslt_gelu=False,
+    ),
+    "bias | gelu_tanh": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.gelu_tanh,
+        lambda value, vector: gelu_tanh(value + vector),
+        is_exact=False,
+        in_torch=lambda value, vector: torch_gelu(value + vector, "tanh"),
+        in_cuda=(
+            "0.5f * (value + vector) * (1.0f + tanhf(0.79788456f * (value + vector) "
+            "* (1.0f + 0.044715f * (value + vector) * (value + vector))))"
+        ),
+        cublaslt_gelu=True,
+    ),
+    "bias | fast_gelu_tanh": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.fast_gelu_tanh,
+        lambda value, vector: gelu_tanh(value + vector),
+        is_exact=False,
+        is_fast=True,
+        cublaslt_gelu=True,
+    ),
+    "bias | squared_magnitude": Chain(
+        ("vector",),
+        lambda vector: e.bias(vector) | e.squared_magnitude,
+        lambda value, vector: xp.real(value + vector) ** 2 + xp.imag(value + vector) ** 2,
+    ),
+    "dequantise": Chain(
+        ("column", "vector"),
+        lambda column, vector: e.dequantise(column, vector),
+        lambda value, column, vector: value * column * vector,
+        is_exact=False,
+        in_torch=lambda value, column, vector: value * column * vector,
+    ),
+    "bias": Chain(("vector",), e.bias, lambda value, vector: value + vector),
+    "bias_column": Chain(("column",), e.bias_column, lambda value, column: value + column),
+    "relu": Chain((), lambda: e.relu.bound, lambda v: xp.maximum(v, 0.0)),
+    "leaky_relu": Chain((), lambda: e.leaky_relu(0.125), lambda v: xp.where(v > 0.0, v, 0.125 * v)),
+    "gelu": Chain((), lambda: e.gelu.bound, gelu, is_exact=False),
+    "gelu_tanh": Chain((), lambda: e.gelu_tanh.bound, gelu_tanh, is_exact=False),
+    "sigmoid": Chain((), lambda: e.sigmoid.bound, sigmoid, is_exact=False),
+    "silu": Chain((), lambda: e.silu.bound, lambda v: v * sigmoid(v), is_exact=False),
+    "tanh": Chain((), lambda: e.tanh.bound, lambda v: xp.tanh(v), is_exact=False),
+    "clamp": Chain((), lambda: e.clamp(-1.0, 1.0), lambda v: xp.clip(v, -1.0, 1.0)),
+    "residual": Chain(("matrix",), e.residual, lambda value, matrix: value + matrix),
+    "scale": Chain((), lambda: e.scale(0.5), lambda v: 0.5 * v),
+    "scale_rows": Chain(("column",), e.scale_rows, lambda value, column: value * column),
+    "scale_columns": Chain(("vector",), e.scale_columns, lambda value, vector: value * vector),
+    "keep": Chain(("kept",), lambda kept: e.keep(kept=kept), lambda value, kept: value),
+    "dropout": Chain((), lambda: e.dropout(0.5, SEED), drop_half),
+}
+CATALOGUE = [text for text in CHAINS if " | " not in text and text != "dequantise"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +183,8 @@ class FusedCase(Case):
 
     epilogue: str = ""
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{self.epilogue.replace(' | ', '+')}"
+    def tiny(self) -> Any:
+        return replace(super().tiny(), n=6 if self.is_complex else 5)
 
     @property
     def chain(self) -> Chain:
@@ -118,8 +271,8 @@ class FusedCase(Case):
             relative = max(factors[0] * eps, EPS[self.out_dtype])
             allowed = relative * abs(values) + factors[1] * eps
             is_right = bool((abs(widened(result) - values) <= allowed).all())
-        if not (is_right and all(self.is_rounded(a, sums, self.sums_dtype) for a in kept)):
-            self.fail(name)
+        is_kept = all(self.is_rounded(array, sums, self.sums_dtype) for array in kept)
+        self.require(is_right and is_kept, name)
         return {}
 
     def is_rounded(self, found: Any, exact: Any, dtype: str) -> bool:
@@ -158,8 +311,8 @@ def own_choice(plan: dxgemm.Plan) -> tuple[str, Any]:
 
 def separate_kernels(case: FusedCase, x: Operands) -> Call:
     """cuBLAS, then one kernel that `cupy.fuse` makes of the chain."""
-    plan = product(case, x, "cublas")
-    arrays = as_columns(x.arrays).values()
+    gpu_only()
+    plan, arrays = product(case, x, "cublas"), as_columns(x.arrays).values()
     if case.is_complex:
         chain = fused_complex_kernel(case.epilogue)
         return lambda: chain(plan(), *arrays)
@@ -170,12 +323,7 @@ def separate_kernels(case: FusedCase, x: Operands) -> Call:
     else:
         kernel = fused_kernel(case.epilogue, case.working_dtype)
 
-    def call() -> object:
-        plan()
-        kernel(*arguments)
-        return x.out
-
-    return call
+    return returning(x.out, lambda: (plan(), kernel(*arguments)))
 
 
 @cache
@@ -218,11 +366,7 @@ def torch_operations(case: FusedCase, x: Operands) -> Call:
     plan = product(case, x, "cublas")
     value, *arrays = map(as_tensor, (x.sums, *as_columns(x.arrays).values()))
 
-    def call() -> object:
-        plan()
-        return case.chain.in_torch(value, *arrays)
-
-    return call
+    return lambda: (plan(), case.chain.in_torch(value, *arrays))[1]
 
 
 def cublaslt_epilogue(case: FusedCase, x: Operands) -> Call:
@@ -241,9 +385,6 @@ BASELINES = {
 
 def baselines_of(case: FusedCase) -> dict[str, Callable[..., Call]]:
     """What else computes the epilogue of a case."""
-    is_compared = {
-        "cublas_cupy": case.chain.in_torch,
-        "cublas_torch": case.chain.in_torch,
-        "cublaslt": case.chain.cublaslt_gelu is not None,
-    }
-    return {name: make for name, make in BASELINES.items() if is_compared[name]}
+    names = ["cublas_cupy", "cublas_torch"] if case.chain.in_torch else []
+    names += ["cublaslt"] if case.chain.cublaslt_gelu is not None else []
+    return {name: BASELINES[name] for name in names}

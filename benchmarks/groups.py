@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from cases import Call, Case, Operands, own, same, to_dtype, xp
+from cases import (
+    Call,
+    Case,
+    Operands,
+    Size,
+    as_tensor,
+    gpu_only,
+    own,
+    same,
+    to_dtype,
+    torch,
+    torch_call,
+    xp,
+)
 from oracle import inputs
-from rivals import as_tensor, torch, torch_call
 
 import dxgemm
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
 from dxgemm.problem.dtypes import ITEM_SIZES
-
-Size = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,10 @@ class BatchedCase(Case):
     def __str__(self) -> str:
         shapes = "_".join("x".join(map(str, size)) for size in self.sizes)
         return f"{self.dtype}-{self.way}-{self.batch}x{shapes}"
+
+    def tiny(self) -> Any:
+        sizes = ((4, 4, 4), (5, 3, 2))[: 2 if self.way == "list" else 1]
+        return batched_case(self.dtype, 3, *sizes, way=self.way)
 
     @property
     def problems(self) -> list[Size]:
@@ -72,8 +85,7 @@ class BatchedCase(Case):
         for out in outs:
             self.spoil(out)
         call()
-        if not all(map(same, outs, wanted)):
-            self.fail(name)
+        self.require(all(map(same, outs, wanted)), name)
         return {}
 
 
@@ -90,18 +102,14 @@ def own_batch(case: BatchedCase, x: Operands) -> Call:
 
 def cublas_batch(case: BatchedCase, x: Operands) -> Call:
     """cublas<t>gemmStridedBatched; of lists of equal shapes gemmBatched, else a call for each."""
+    gpu_only()
     if case.way != "list":
         return own("cublas")(case, x)
     if len(case.sizes) == 1:
         return pointer_batch(case, x)
     single = (Operands(a=a, b=b, out=out) for a, b, out in zip(x.a, x.b, x.out, strict=True))
     plans = [own("cublas")(case, one) for one in single]
-
-    def run_all() -> None:
-        for plan in plans:
-            plan()
-
-    return run_all
+    return lambda: [plan() for plan in plans]
 
 
 def pointer_batch(case: BatchedCase, x: Operands) -> Call:
@@ -146,7 +154,11 @@ class GroupedCase(Case):
     sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{super().__str__()}-{self.shared}-{len(self.sizes)}_groups"
+        return f"{Case.__str__(replace(self, sizes=()))}-{len(self.sizes)}_groups"
+
+    def tiny(self) -> Any:
+        m, k = (5, 4) if self.shared == "m" else (4, 5)
+        return replace(self, m=m, n=5, k=k, sizes=(3, 0, 2))
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -202,17 +214,14 @@ def torch_grouped_mm(case: GroupedCase, x: Operands) -> Call:
 def torch_mm(case: GroupedCase, x: Operands) -> Call:
     """torch.mm of each group in turn, into out; the host then has to know the sizes."""
     tensors = Operands(a=as_tensor(x.a), b=as_tensor(x.b), out=as_tensor(x.out))
-    multiply, parts = torch().mm, case.products(tensors)
+    calls = [torch_call(case, one) for one in case.products(tensors)]
 
     def call() -> Any:
-        for one in parts:
-            multiply(one.a, one.b, out=one.out)
+        for one in calls:
+            one()
         return x.out
 
     return call
 
 
-GROUP_RIVALS: dict[str, Callable[..., Call]] = {
-    "torch.mm": torch_mm,
-    "torch._grouped_mm": torch_grouped_mm,
-}
+GROUP_RIVALS = {"torch.mm": torch_mm, "torch._grouped_mm": torch_grouped_mm}

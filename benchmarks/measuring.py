@@ -1,11 +1,12 @@
 """The loop of all suites: check each variant of a case, time those that pass, write rows.
 
-A suite is a table of `Row`s: a case, and its variants by name. `bench` makes a pytest-benchmark
-function of them. Each variant computes exact operands first, whose result must be right, and is
-timed once. Those that pass are then sampled in turn on random operands. Consecutive calls take
-different operands, and the L2 cache is overwritten before each sample. Time is that between events
-on the GPU; of `Waiting` calls, which are on other streams, by the host's clock. What a variant
-raises fails its own row and no other: a row whose rival fails says so in a warning.
+A suite is a table of `Row`s: a case, its variants, and what they are compared with, by name.
+`bench` makes a pytest-benchmark function of them. Each variant computes exact operands first, whose
+result must be right, and is timed once. Those that pass are then sampled in turn on random
+operands. Consecutive calls take different operands, and the L2 cache is overwritten before each
+sample. Time is that between events on the GPU; of `Waiting` calls, which are on other streams, by
+the host's clock. What a variant raises fails its own row and no other: a row whose rival fails says
+so in a warning. In the simulator some rows of each suite are computed, at tiny sizes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import cycle, islice
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 
 OWN, CUBLAS = "automatic", "cublas"
 L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
+FEW = 4  # rows of a suite in the simulator
 MOST_ROUNDS = 1 if SMOKE else 21
 FEWEST_ROUNDS = 1 if SMOKE else 5
 CONFIG_ROUNDS = 1 if SMOKE else 3  # of configs of which the best is sought
@@ -45,18 +48,29 @@ class Row:
 
     Attributes:
         case: a `Case`, or what the suite's own measuring function takes for one.
-        variants: what is timed in turn, by name; groups of it for `measure_best`.
-        shown: names of the variants that get a benchmark of their own; if empty, all.
+        variants: what gets a benchmark of its own, by name; groups of it for `measure_best`.
+        others: what is timed in turn with these.
         facts: more fields of their results.
     """
 
     case: Any
-    variants: Any = field(default_factory=dict)
-    shown: Sequence[str] = ()
+    variants: Any
+    others: Any = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "-".join(map(str, (*self.facts.values(), self.case)))
+
+    @property
+    def timed(self) -> Any:
+        return {**self.variants, **self.others}
+
+
+def few(cases: Iterable[Any]) -> list[Any]:
+    """Some of the cases, tiny ones, for the simulator; NumPy has no bfloat16."""
+    tiny = {str(case): case for case in (getattr(c, "tiny", lambda c=c: c)() for c in cases)}
+    found = [case for case in tiny.values() if getattr(case, "dtype", "") != "bfloat16"]
+    return found[:: max(1, -(-len(found) // FEW))]
 
 
 @dataclass
@@ -136,6 +150,8 @@ def measure(
         slowest: a variant that takes so many times the fastest's time is left out.
         longest_s: a variant whose calls take longer is left out; cuBLAS never is.
     """
+    if SMOKE:
+        slowest = longest_s = math.inf
     found = first_times(case, variants)
     fastest_s = min(one.call_s for one in found.values())
     for name, one in found.items():
@@ -159,16 +175,16 @@ def measure_best(row: Row, budget_s: float, longest_s: float = math.inf) -> Foun
     All configs run interleaved for a few rounds. The quickest of each group, and those that come
     close to it, then run interleaved for all rounds. A group that has a wrong config is wrong.
     """
-    variants = {name: make for group in row.variants.values() for name, make in group.items()}
+    variants = {name: make for group in row.timed.values() for name, make in group.items()}
     first = measure(row.case, variants, rounds=CONFIG_ROUNDS, longest_s=longest_s)
     least_s = {name: min(one.samples_s, default=math.inf) for name, one in first.items()}
     close = {}
-    for group in row.variants.values():
+    for group in row.timed.values():
         limit_s = CLOSE * min(least_s[name] for name in group)
         close |= {name: group[name] for name in group if least_s[name] <= limit_s < math.inf}
     final = measure(row.case, close, budget_s)
     found = {}
-    for key, group in row.variants.items():
+    for key, group in row.timed.items():
         best = fastest(final, group)
         of_group = [first[name] for name in group]
         found[key] = replace(final[best] if best else of_group[0], group=of_group)
@@ -262,12 +278,10 @@ def ratio(found: Found, other: str | None, name: str) -> float | None:
     return found[other].seconds / found[name].seconds
 
 
-def fields(
-    row: Row, name: str, found: Found, rivals: Sequence[str] = (CUBLAS,), **more: Any
-) -> dict[str, Any]:
-    """The extra_info of one variant; `vs_cublas` is the time of the fastest rival over its own."""
+def fields(row: Row, name: str, found: Found) -> dict[str, Any]:
+    """The extra_info of one variant that every suite has."""
     one, case = found[name], row.case
-    choice = one.explanation and one.explanation.choice
+    choice = getattr(one.explanation, "choice", None)
     return {
         "epilogue": "none",
         **asdict(case),
@@ -276,29 +290,44 @@ def fields(
         "gpu_us": 1e6 * one.seconds,
         "tflops": 1e-12 * case.flops / one.seconds,
         "gbytes_per_s": 1e-9 * case.bytes_moved / one.seconds,
-        "vs_cublas": ratio(found, fastest(found, rivals), name),
-        **one.facts,
-        **row.facts,
-        **more,
     }
 
 
 def bench(
-    rows: Sequence[Row],
+    cases: Iterable[Any],
+    variants: Any,
+    others: Any = MappingProxyType({}),
+    more: Callable[[Row, str, Found], Mapping[str, Any]] = lambda *_: {},
+    facts: Any = MappingProxyType({}),
     describe: Callable[[Row, str, Found], dict[str, Any]] = fields,
     measuring: Callable[[Row], Found] | None = None,
+    cublas: Sequence[str] = (CUBLAS,),
+    rivals: Sequence[str] = (),
+    vs: Mapping[str, str] = MappingProxyType({}),
     **limits: Any,
 ) -> Callable[..., None]:
     """Make the pytest-benchmark function that measures the rows of a suite.
 
     Args:
-        describe: (row, name of a variant, all that was found) -> extra_info.
+        cases: the case of each row.
+        variants, others, facts: as `Row` has them, for all cases; or functions of a case.
+        more: (row, name of a variant, all that was found) -> more fields of extra_info.
+        describe: the same for the fields that say what it is, and its time.
         measuring: measures a row; `measure` with the `limits` if it is not given.
+        cublas: names of whose fastest the time over a variant's is its `vs_cublas`.
+        rivals: the same for `vs_rival`; the fastest one's name is `rival`.
+        vs: names of others by the field of the time over a variant's.
     """
     one_at_a_time = lru_cache(maxsize=1)(
-        measuring or (lambda row: measure(row.case, row.variants, **limits))
+        measuring or (lambda row: measure(row.case, row.timed, **limits))
     )
-    pairs = [(row, name) for row in rows for name in row.shown or row.variants]
+
+    def of(given: Any, case: Any) -> Any:
+        return given(case) if callable(given) else given or {}
+
+    cases = few(cases) if SMOKE else cases
+    rows = [Row(case, of(variants, case), of(others, case), of(facts, case)) for case in cases]
+    pairs = [(row, name) for row in rows for name in row.variants]
     is_single = len({name for _, name in pairs}) == 1
     parameters = [
         pytest.param(row, name, id=str(row) if is_single else f"{row}-{name}")
@@ -312,15 +341,22 @@ def bench(
             pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
         found = one_at_a_time(row)
         one = found[name]
-        for other in found.keys() - set(row.shown or row.variants):
+        for other in found.keys() - row.variants.keys():
             if found[other].wrong:
                 warnings.warn(f"{row}: {other} is left out: {found[other].wrong}", stacklevel=1)
         if one.wrong:
             pytest.fail(one.wrong, pytrace=False)
         if one.refusal:
             pytest.skip(one.refusal)
-        benchmark.group = str(row.case)
-        benchmark.extra_info.update(describe(row, name, found))
+        benchmark.group, info = str(row.case), benchmark.extra_info
+        info.update(describe(row, name, found))
+        if describe is fields:
+            info["vs_cublas"] = ratio(found, fastest(found, cublas), name)
+        if rivals:
+            info["rival"] = fastest(found, rivals)
+            info["vs_rival"] = ratio(found, info["rival"], name)
+        info.update({each: ratio(found, other, name) for each, other in vs.items()})
+        info.update({**one.facts, **row.facts, **more(row, name, found)})
         replay(benchmark, one.samples_s)
 
     return run

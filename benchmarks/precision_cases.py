@@ -7,10 +7,10 @@ product are compared with the product in float64; of one in float64 some, with a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cases import SMOKE, Call, Case, Operands, own, xp
+from cases import SMOKE, Call, Case, Operands, normal, own, uniform, xp
 
 import dxgemm
 from dxgemm.choice.emulation_parts import SERIES
@@ -32,8 +32,8 @@ class PrecisionCase(Case):
 
     data: str = "normal"
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{self.data}"
+    def tiny(self) -> Any:
+        return replace(self, m=5, n=6, k=8)
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         a, b = DATA[self.data](rng, self.dtype, self.m, self.n, self.k)
@@ -144,51 +144,29 @@ def multiplier_of_parts(case: Case) -> str | None:
     return None if SMOKE else SERIES[case.dtype]  # the simulator has none
 
 
+BOTH = {"cublas": own("cublas"), "emulated": emulated}
 ERROR_VARIANTS = {
-    "float32": {
-        "cublas": own("cublas"),
-        "float32": own(),
-        "emulated": emulated,
-        "tf32": own(precision="tf32"),
-    },
-    "float64": {
-        "cublas": own("cublas"),
-        "float64": own(),
-        "emulated": emulated,
-        "emulated14": emulated_by(14),
-        "emulated13": emulated_by(13),
-    },
+    "float32": {**BOTH, "float32": own(), "tf32": own(precision="tf32")},
+    "float64": {**BOTH, "float64": own(), **{f"emulated{n}": emulated_by(n) for n in (14, 13)}},
 }
 TIMED_VARIANTS = {
-    "float32": {**ERROR_VARIANTS["float32"], "emulated, b prepared": prepared},
-    "float64": {
-        **ERROR_VARIANTS["float64"],
-        "emulated15": emulated_by(15),
-        "emulated17": emulated_by(17),
-        "emulated, b prepared": prepared,
-    },
+    dtype: {**of_dtype, "emulated, b prepared": prepared}
+    for dtype, of_dtype in ERROR_VARIANTS.items()
 }
-
-
-def normal(rng: Any, dtype: str, *shape: int) -> Any:
-    return rng.standard_normal(shape, dtype=dtype)
-
-
-def uniform(rng: Any, dtype: str, *shape: int) -> Any:
-    return rng.random(shape, dtype=dtype)
+TIMED_VARIANTS["float64"] |= {f"emulated{n}": emulated_by(n) for n in (15, 17)}
 
 
 def powers(rng: Any, dtype: str, *shape: int) -> Any:
     """Powers of two over so many binades."""
-    return xp.exp2(BINADES * (uniform(rng, dtype, *shape) - 0.5)).astype(dtype)
+    return xp.exp2(BINADES * (uniform(rng, shape, dtype) - 0.5)).astype(dtype)
 
 
 def normal_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    return normal(rng, dtype, m, k), normal(rng, dtype, k, n)
+    return normal(rng, (m, k), dtype), normal(rng, (k, n), dtype)
 
 
 def uniform_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    return uniform(rng, dtype, m, k), uniform(rng, dtype, k, n)
+    return uniform(rng, (m, k), dtype), uniform(rng, (k, n), dtype)
 
 
 def scaled_lines(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
@@ -205,7 +183,7 @@ def cancelling(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
     """Neighbouring terms that are opposite, but for a millionth."""
     a, b = normal_pair(rng, dtype, m, n, k)
     a[:, 1::2] = a[:, : k - 1 : 2]
-    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, dtype, k // 2, n))
+    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, (k // 2, n), dtype))
     return a, b
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cases import Call, Case, Operands, same, xp
+from cases import Call, Case, Operands, as_tensor, same, torch, xp
 from fused import own_choice
 from oracle import inputs
-from rivals import as_tensor, torch
 
 import dxgemm
 from dxgemm import reductions
@@ -95,9 +94,6 @@ class ReducedCase(Case):
 
     reduction: str = ""
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{self.reduction}"
-
     @property
     def reducer(self) -> Reducer:
         return REDUCERS[self.reduction]
@@ -124,8 +120,7 @@ class ReducedCase(Case):
         result = call()
         is_plan = isinstance(call, dxgemm.Plan)
         if is_plan and call.explain().work.reduction is None:
-            if not same(result, matrix):
-                self.fail(name)
+            self.require(same(result, matrix), name)
             return {}
         values, places = self.reducer.found(result, self.n)
         is_right = values is None or same(values, sought)
@@ -133,14 +128,10 @@ class ReducedCase(Case):
             are_distinct = len(xp.unique(places)) == places.size
             is_right = are_distinct and same(matrix.reshape(-1)[places], sought)
             is_right = is_right and (not is_plan or same(places, first_places))
-        if not is_right:
-            self.fail(name)
-        return {"way": path_of(call) if is_plan else None}
-
-
-def path_of(plan: dxgemm.Plan) -> str:
-    """ "fused" or "unfused", as a plan says of itself."""
-    return "fused" if ", fused" in plan.explain().work.reduction else "unfused"
+        self.require(is_right, name)
+        if not is_plan:
+            return {"way": None}
+        return {"way": "fused" if ", fused" in call.explain().work.reduction else "unfused"}
 
 
 def reduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], dxgemm.Plan]:
@@ -169,14 +160,8 @@ def cublas_cupy(case: ReducedCase, x: Operands) -> Call:
 
 
 def cublas_torch(case: ReducedCase, x: Operands) -> Call:
-    plan = dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
-    matrix = as_tensor(x.out)
-
-    def call() -> object:
-        plan()
-        return case.reducer.in_torch(matrix)
-
-    return call
+    matrix, plan = as_tensor(x.out), dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
+    return lambda: (plan(), case.reducer.in_torch(matrix))[1]
 
 
 REDUCING_BASELINES = {

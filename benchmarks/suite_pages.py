@@ -104,7 +104,7 @@ SHOWN = {
     "symmetric": Shown((("result", family),), "vs_gemm"),
     "precision": Shown(
         ("dtype", ("precision", variant_text)),
-        of=lambda row: row["data"] == "normal" and "promoted" not in row["way"] and is_own(row),
+        of=lambda row: row["data"] == "normal" and is_own(row),
     ),
     "accuracy": Shown(
         (("arithmetic", accuracy_text), ("values", lambda row: row["data"])),

@@ -328,8 +328,7 @@ def precision_rates(results: Results) -> list[Part]:
     for dtype in distinct(row["dtype"] for row in extras(results)):
         rows = [r for r in extras(results) if (r["dtype"], r["data"]) == (dtype, "normal")]
         timed = {size_of(row) for row in rows if row["way"] == PREPARED}
-        rows = [r for r in rows if size_of(r) in timed and "promoted" not in r["way"]]
-        rows = [{**row, "name": variant_text(row)} for row in rows]
+        rows = [{**row, "name": variant_text(row)} for row in rows if size_of(row) in timed]
         columns = [
             *across(rows, "name", "tflops"),
             col("emulated x cuBLAS", "vs_cublas", way="emulated"),
@@ -485,7 +484,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "fp8": [
         View(
             "By scales:",
-            ["m x n x k", ("layout", lambda row: " ".join(row["layout"].split("_")[:2]))],
+            ["m x n x k", ("layout", lambda row: " ".join(row["arrangement"].split("_")[:2]))],
             fp8_columns,
         )
     ],
