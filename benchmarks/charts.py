@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from result_files import Results, distinct, kind_of
-from tables import LADDER_SIZES, figure, ratio, rung_rows
+from result_files import Results, distinct
+from tables import LADDER_SIZES, figure, kind_of, ratio, rung_rows
 from tile_shares import Shares
 
 INK = "#7f8a93"  # reads on light pages and on dark ones

@@ -13,21 +13,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import cases
 import numpy as np
-from cases import (
-    SMOKE,
-    Call,
-    Case,
-    Operands,
-    as_tensor,
-    gpu_only,
-    returning,
-    same,
-    to_dtype,
-    torch,
-    widened,
-    xp,
-)
+from cases import SMOKE, Call, Case, Operands, as_tensor, normal, same, to_dtype, widened, xp
 from oracle import inputs
 
 import dxgemm
@@ -99,7 +87,7 @@ def dropped(shape: tuple[int, int]) -> Any:
 
 
 def torch_gelu(value: Any, approximate: str = "none") -> Any:
-    return torch().nn.functional.gelu(value, approximate=approximate)
+    return cases.torch().nn.functional.gelu(value, approximate=approximate)
 
 
 # By the text of the epilogue. Those with several steps, and `dequantise`, are compared with cuBLAS
@@ -214,11 +202,10 @@ class FusedCase(Case):
         elements = sum(map(math.prod, self.array_shapes.values()))
         return super().bytes_moved + ITEM_SIZES[self.array_dtype] * elements
 
-    @property
-    def unit(self) -> float:
-        """A power of two that brings sums of signs into the range of activations."""
-        is_whole = self.dtype == "int8"
-        return 1.0 if is_whole else 2.0 ** -round(math.log2(math.sqrt(self.k) * 2 / 3))
+    def scaled(self, fill: Callable[..., Any]) -> Callable[..., Any]:
+        """Times a power of two that brings sums of signs into the range of activations."""
+        unit = 2.0 ** -round(math.log2(math.sqrt(self.k) * 2 / 3)) if self.dtype != "int8" else 1.0
+        return lambda rng, shape, dtype: unit * fill(rng, shape, dtype)
 
     @property
     def exact_fills(self) -> tuple[Any, Any]:
@@ -227,22 +214,15 @@ class FusedCase(Case):
             return inputs.random, inputs.random
         return self.scaled(inputs.signs), inputs.signs
 
-    def scaled(self, fill: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda rng, shape, dtype: self.unit * fill(rng, shape, dtype)
-
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         """a, b and out, the epilogue's arrays, and the array for the plain product."""
         x = super().operands(rng, is_exact)
-        x.arrays = {}
-        for name, shape in self.array_shapes.items():
-            drawn = [
-                self.scaled(inputs.integers)(rng, shape, self.working_dtype)
-                if is_exact
-                else rng.standard_normal(shape, dtype=self.working_dtype)
-                for _ in range(1 + self.is_complex)
-            ]
-            array = drawn[0] + 1j * drawn[1] if self.is_complex else drawn[0]
-            x.arrays[name] = to_dtype(array, self.array_dtype)
+        fill = self.scaled(inputs.integers) if is_exact else normal
+        of = replace(self, dtype="float32") if self.dtype == "int8" else self  # of the arrays
+        x.arrays = {
+            name: to_dtype(of.draw(fill, rng, shape), self.array_dtype)
+            for name, shape in self.array_shapes.items()
+        }
         is_out = self.sums_dtype == self.out_dtype
         x.sums = x.out if is_out else xp.empty(x.out.shape, self.sums_dtype)
         return x
@@ -311,7 +291,7 @@ def own_choice(plan: dxgemm.Plan) -> tuple[str, Any]:
 
 def separate_kernels(case: FusedCase, x: Operands) -> Call:
     """cuBLAS, then one kernel that `cupy.fuse` makes of the chain."""
-    gpu_only()
+    cases.gpu_only()
     plan, arrays = product(case, x, "cublas"), as_columns(x.arrays).values()
     if case.is_complex:
         chain = fused_complex_kernel(case.epilogue)
@@ -319,11 +299,11 @@ def separate_kernels(case: FusedCase, x: Operands) -> Call:
     arguments = [x.sums, *arrays, x.out]
     if case.out_dtype == "bfloat16":
         kernel = bfloat16_kernel(case.epilogue)
-        arguments = [xp.from_dlpack(a.view(torch().int16)).view("uint16") for a in arguments]
+        arguments = [xp.from_dlpack(a.view(cases.torch().int16)).view("uint16") for a in arguments]
     else:
         kernel = fused_kernel(case.epilogue, case.working_dtype)
 
-    return returning(x.out, lambda: (plan(), kernel(*arguments)))
+    return cases.returning(x.out, lambda: (plan(), kernel(*arguments)))
 
 
 @cache
@@ -371,7 +351,7 @@ def torch_operations(case: FusedCase, x: Operands) -> Call:
 
 def cublaslt_epilogue(case: FusedCase, x: Operands) -> Call:
     """cuBLASLt's own epilogue, by way of torch."""
-    multiply = torch().ops.aten._addmm_activation.out
+    multiply = cases.torch().ops.aten._addmm_activation.out
     a, b, out, vector = map(as_tensor, (x.a, x.b, x.out, x.arrays["vector"]))
     return lambda: multiply(vector, a, b, use_gelu=case.chain.cublaslt_gelu, out=out)
 

@@ -6,21 +6,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import cases
 import numpy as np
-from cases import (
-    Call,
-    Case,
-    Operands,
-    Size,
-    as_tensor,
-    gpu_only,
-    own,
-    same,
-    to_dtype,
-    torch,
-    torch_call,
-    xp,
-)
+from cases import Call, Case, Operands, Size, as_tensor, own, same, to_dtype, torch_call, xp
 from oracle import inputs
 
 import dxgemm
@@ -60,10 +48,8 @@ class BatchedCase(Case):
     @property
     def bytes_moved(self) -> int:
         """Each operand read once, each result written once."""
-        elements = sum(m * k + m * n for m, n, k in self.problems)
-        of_b = [k * n for _, n, k in self.problems]
-        elements += of_b[0] if self.way == "broadcast" else sum(of_b)
-        return elements * ITEM_SIZES[self.dtype]
+        of_b = [k * n for _, n, k in self.problems][: 1 if self.way == "broadcast" else None]
+        return ITEM_SIZES[self.dtype] * sum(of_b + [m * (k + n) for m, n, k in self.problems])
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         """Arrays, or lists of them."""
@@ -76,22 +62,26 @@ class BatchedCase(Case):
         return x
 
     def expected(self, x: Operands) -> Any:
+        return [Case.expected(self, one) for one in self.products(x)]
+
+    def products(self, x: Operands) -> list[Operands]:
+        """The arrays of each array of products."""
         if self.way != "list":
-            return super().expected(x)
-        return [Case.expected(self, Operands(a=a, b=b)) for a, b in zip(x.a, x.b, strict=True)]
+            return [x]
+        return [Operands(a=a, b=b, out=out) for a, b, out in zip(x.a, x.b, x.out, strict=True)]
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
-        outs, wanted = (x.out, expected) if self.way == "list" else ([x.out], [expected])
+        outs = [one.out for one in self.products(x)]
         for out in outs:
             self.spoil(out)
         call()
-        self.require(all(map(same, outs, wanted)), name)
+        self.require(all(map(same, outs, expected)), name)
         return {}
 
 
 def batched_case(dtype: str, batch: int, *sizes: Size, way: str = "strided") -> BatchedCase:
     m, n, k = sizes[0] if len(sizes) == 1 else (None, None, None)
-    return BatchedCase(dtype, m, n, k, batch=batch, sizes=sizes, way=way)  # type: ignore[arg-type]
+    return BatchedCase(dtype, m, n, k, batch=batch, sizes=sizes, way=way)
 
 
 def own_batch(case: BatchedCase, x: Operands) -> Call:
@@ -102,14 +92,11 @@ def own_batch(case: BatchedCase, x: Operands) -> Call:
 
 def cublas_batch(case: BatchedCase, x: Operands) -> Call:
     """cublas<t>gemmStridedBatched; of lists of equal shapes gemmBatched, else a call for each."""
-    gpu_only()
-    if case.way != "list":
-        return own("cublas")(case, x)
-    if len(case.sizes) == 1:
+    cases.gpu_only()
+    if case.way == "list" and len(case.sizes) == 1:
         return pointer_batch(case, x)
-    single = (Operands(a=a, b=b, out=out) for a, b, out in zip(x.a, x.b, x.out, strict=True))
-    plans = [own("cublas")(case, one) for one in single]
-    return lambda: [plan() for plan in plans]
+    plans = [own("cublas")(case, one) for one in case.products(x)]
+    return plans[0] if len(plans) == 1 else lambda: [plan() for plan in plans]
 
 
 def pointer_batch(case: BatchedCase, x: Operands) -> Call:
@@ -178,14 +165,11 @@ class GroupedCase(Case):
 
     def products(self, x: Operands) -> list[Operands]:
         """The operands and the result of each group, as views."""
-        views = []
-        for group, (first, end) in enumerate(pairwise([0, *np.cumsum(self.sizes).tolist()])):
-            part = slice(first, end)
-            if self.shared == "m":
-                views.append(Operands(a=x.a[part], b=x.b[group], out=x.out[part]))
-            else:
-                views.append(Operands(a=x.a[:, part], b=x.b[part], out=x.out[group]))
-        return views
+        pairs = pairwise([0, *np.cumsum(self.sizes).tolist()])
+        parts = [(group, slice(*pair)) for group, pair in enumerate(pairs)]
+        if self.shared == "m":
+            return [Operands(a=x.a[part], b=x.b[g], out=x.out[part]) for g, part in parts]
+        return [Operands(a=x.a[:, part], b=x.b[part], out=x.out[g]) for g, part in parts]
 
     def expected(self, x: Operands) -> Any:
         result = to_dtype(xp.zeros(self.shapes[2], "float32"), self.dtype)
@@ -203,7 +187,7 @@ def torch_grouped_mm(case: GroupedCase, x: Operands) -> Call:
     if case.dtype != "bfloat16":
         raise UnsupportedProblemError("torch._grouped_mm is compared in bfloat16")
     a, b, ends = map(as_tensor, (x.a, x.b, x.ends))
-    multiply = torch()._grouped_mm
+    multiply = cases.torch()._grouped_mm
     try:
         multiply(a, b, offs=ends)
     except RuntimeError as error:
@@ -215,13 +199,7 @@ def torch_mm(case: GroupedCase, x: Operands) -> Call:
     """torch.mm of each group in turn, into out; the host then has to know the sizes."""
     tensors = Operands(a=as_tensor(x.a), b=as_tensor(x.b), out=as_tensor(x.out))
     calls = [torch_call(case, one) for one in case.products(tensors)]
-
-    def call() -> Any:
-        for one in calls:
-            one()
-        return x.out
-
-    return call
+    return cases.returning(x.out, lambda: [call() for call in calls])
 
 
 GROUP_RIVALS = {"torch.mm": torch_mm, "torch._grouped_mm": torch_grouped_mm}

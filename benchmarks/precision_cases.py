@@ -36,11 +36,25 @@ class PrecisionCase(Case):
         return replace(self, m=5, n=6, k=8)
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
-        a, b = DATA[self.data](rng, self.dtype, self.m, self.n, self.k)
+        fill = uniform if self.data == "uniform(0, 1)" else normal
+        shapes = (self.m, self.k), (self.k, self.n)
+        a, b = (fill(rng, shape, self.dtype) for shape in shapes)
+        if self.data in CHANGES:
+            a, b = (array.astype(self.dtype) for array in CHANGES[self.data](rng, a, b))
         return Operands(a=a, b=b, out=xp.zeros((self.m, self.n), self.dtype))
 
     def expected(self, x: Operands) -> Any:
-        return exact_product(x.a, x.b)
+        """Rows and columns that are compared, their product as upper + lower, and units of errors.
+
+        The reference is float64 for all of float32, twofold float64 for some lines of float64.
+        """
+        rows = cols = slice(None)
+        if self.dtype == "float64":
+            steps = (max(n // COMPARED_LINES, 1) for n in (self.m, self.n))
+            rows, cols = (slice(None, None, step) for step in steps)
+        a, b = x.a[rows].astype("float64"), x.b[:, cols].astype("float64")
+        exact = (xp.matmul(a, b), 0.0) if self.dtype == "float32" else twofold_product(a, b)
+        return (rows, cols), exact, xp.matmul(abs(a), abs(b)) * UNITS[self.dtype]
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
         """Errors of a result, and whether a native kernel answered after the validity check."""
@@ -48,7 +62,8 @@ class PrecisionCase(Case):
         self.spoil(x.out)
         call()
         is_native = dxgemm.emulation_fallbacks() != before
-        error = expected.errors(x.out)
+        lines, (upper, lower), unit = expected
+        error = abs((x.out[lines] - upper) - lower) / unit
         max_error, rms_error = float(error.max()), float((error**2).mean() ** 0.5)
         if not max_error <= self.most_error(name, is_native):
             raise WrongResultError(f"{name} is wrong by {max_error:.3g} units for {self}")
@@ -68,31 +83,6 @@ class PrecisionCase(Case):
         return 2.0 ** (LOST_BITS - bits) / UNITS["float64"] + 0.5
 
 
-@dataclass(frozen=True)
-class Exact:
-    """Elements of a product, as upper + lower, and the unit of the error of each."""
-
-    rows: slice
-    cols: slice
-    upper: Any
-    lower: Any
-    unit: Any
-
-    def errors(self, out: Any) -> Any:
-        return abs((out[self.rows, self.cols] - self.upper) - self.lower) / self.unit
-
-
-def exact_product(a: Any, b: Any) -> Exact:
-    """Reference a @ b: float64 for all of float32, twofold float64 for some lines of float64."""
-    rows = cols = slice(None)
-    dtype = str(a.dtype)
-    if dtype == "float64":
-        rows, cols = (slice(None, None, max(n // COMPARED_LINES, 1)) for n in (len(a), b.shape[1]))
-    x, y = a[rows].astype("float64"), b[:, cols].astype("float64")
-    upper, lower = (xp.matmul(x, y), 0.0) if dtype == "float32" else twofold_product(x, y)
-    return Exact(rows, cols, upper, lower, xp.matmul(abs(x), abs(y)) * UNITS[dtype])
-
-
 def twofold_product(a: Any, b: Any) -> tuple[Any, Any]:
     """a @ b in float64 and what its rounding left, right to about 2**-100 |A| |B|.
 
@@ -109,9 +99,8 @@ def twofold_product(a: Any, b: Any) -> tuple[Any, Any]:
         first, second = upper[..., : count - kept], upper[..., kept:]
         total = first + second
         added = total - first
-        lower[..., : count - kept] += lower[..., kept:] + (
-            (first - (total - added)) + (second - added)
-        )
+        lost = (first - (total - added)) + (second - added)
+        lower[..., : count - kept] += lower[..., kept:] + lost
         upper[..., : count - kept] = total
         upper, lower = upper[..., :kept], lower[..., :kept]
     return upper[..., 0], lower[..., 0]
@@ -124,13 +113,12 @@ def _halves(x: Any) -> tuple[Any, Any]:
     return upper, x - upper
 
 
-def emulated(case: Case, x: Operands) -> dxgemm.Plan:
-    """Variant: emulated, even where the choice would be another."""
-    return own(multiplier_of_parts(case), precision="emulated")(case, x)
+def multiplier_of_parts(case: Case) -> str | None:
+    return None if SMOKE else SERIES[case.dtype]  # the simulator has none
 
 
-def emulated_by(count: int) -> Any:
-    """Variant: emulated with so many moduli."""
+def emulated(count: int | str = "") -> Any:
+    """Variant: emulated, with so many moduli, even where the choice would be another."""
     return lambda case, x: own(multiplier_of_parts(case), precision=f"emulated{count}")(case, x)
 
 
@@ -140,65 +128,48 @@ def prepared(case: Case, x: Operands) -> dxgemm.Plan:
     return dxgemm.plan(x.a, b, out=x.out, implementation=multiplier_of_parts(case))
 
 
-def multiplier_of_parts(case: Case) -> str | None:
-    return None if SMOKE else SERIES[case.dtype]  # the simulator has none
-
-
-BOTH = {"cublas": own("cublas"), "emulated": emulated}
+BOTH = {"cublas": own("cublas"), "emulated": emulated()}
 ERROR_VARIANTS = {
     "float32": {**BOTH, "float32": own(), "tf32": own(precision="tf32")},
-    "float64": {**BOTH, "float64": own(), **{f"emulated{n}": emulated_by(n) for n in (14, 13)}},
+    "float64": {**BOTH, "float64": own(), **{f"emulated{n}": emulated(n) for n in (14, 13)}},
 }
 TIMED_VARIANTS = {
     dtype: {**of_dtype, "emulated, b prepared": prepared}
     for dtype, of_dtype in ERROR_VARIANTS.items()
 }
-TIMED_VARIANTS["float64"] |= {f"emulated{n}": emulated_by(n) for n in (15, 17)}
+TIMED_VARIANTS["float64"] |= {f"emulated{n}": emulated(n) for n in (15, 17)}
 
 
-def powers(rng: Any, dtype: str, *shape: int) -> Any:
+def powers(rng: Any, *shape: int) -> Any:
     """Powers of two over so many binades."""
-    return xp.exp2(BINADES * (uniform(rng, shape, dtype) - 0.5)).astype(dtype)
+    return xp.exp2(BINADES * (uniform(rng, shape, "float64") - 0.5))
 
 
-def normal_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    return normal(rng, (m, k), dtype), normal(rng, (k, n), dtype)
-
-
-def uniform_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    return uniform(rng, (m, k), dtype), uniform(rng, (k, n), dtype)
-
-
-def scaled_lines(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    a, b = normal_pair(rng, dtype, m, n, k)
-    return a * powers(rng, dtype, m, 1), b * powers(rng, dtype, 1, n)
-
-
-def scaled_elements(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
-    a, b = normal_pair(rng, dtype, m, n, k)
-    return a * powers(rng, dtype, m, k), b * powers(rng, dtype, k, n)
-
-
-def cancelling(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+def cancelling(rng: Any, a: Any, b: Any) -> Pair:
     """Neighbouring terms that are opposite, but for a millionth."""
-    a, b = normal_pair(rng, dtype, m, n, k)
+    k = len(b)
     a[:, 1::2] = a[:, : k - 1 : 2]
-    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, (k // 2, n), dtype))
+    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, b[1::2].shape, str(b.dtype)))
     return a, b
 
 
-def hilbert(rng: Any, dtype: str, m: int, n: int, k: int) -> Pair:
+def hilbert(rng: Any, a: Any, b: Any) -> Pair:
     """1 / (i + j + 1), with signs that alternate along k."""
-    i, j, col = xp.arange(m)[:, None], xp.arange(k), xp.arange(n)
-    b = (1 - 2 * (j % 2))[:, None] / (j[:, None] + col + 1.0)
-    return (1 / (i + j + 1.0)).astype(dtype), b.astype(dtype)
+    i, j, col = xp.arange(len(a))[:, None], xp.arange(len(b)), xp.arange(b.shape[1])
+    return 1 / (i + j + 1.0), (1 - 2 * (j % 2))[:, None] / (j[:, None] + col + 1.0)
 
 
-DATA = {
-    "normal": normal_pair,
-    "uniform(0, 1)": uniform_pair,
-    "rows over 60 binades": scaled_lines,
-    "elements over 60 binades": scaled_elements,
+# What is made of normal operands.
+CHANGES: dict[str, Any] = {
+    "rows over 60 binades": lambda rng, a, b: (
+        a * powers(rng, len(a), 1),
+        b * powers(rng, 1, b.shape[1]),
+    ),
+    "elements over 60 binades": lambda rng, a, b: (
+        a * powers(rng, *a.shape),
+        b * powers(rng, *b.shape),
+    ),
     "cancelling": cancelling,
     "Hilbert": hilbert,
 }
+DATA = ("normal", "uniform(0, 1)", *CHANGES)

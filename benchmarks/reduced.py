@@ -26,8 +26,7 @@ class Reducer:
 
     Attributes:
         bind: () -> reduction that `gemm` takes.
-        in_cupy: matrix of CuPy -> its results.
-        in_torch: tensor of torch -> its results.
+        in_cupy, in_torch: matrix of CuPy, or tensor of torch -> its results.
         found: (results of any of these, n) -> the values, and their indices in the flat matrix;
             None for either if it is not among the results.
     """
@@ -39,7 +38,7 @@ class Reducer:
 
 
 def two_smallest(matrix: Any) -> tuple[Any, Any]:
-    """Values and flat places, in two passes: quicker than `cupy.partition`, which sorts.
+    """Values and flat indices, in two passes: quicker than `cupy.partition`, which sorts.
 
     Overwrites the smallest element.
     """
@@ -49,10 +48,6 @@ def two_smallest(matrix: Any) -> tuple[Any, Any]:
     flat[first] = math.inf
     second = flat.argmin()
     return xp.stack([value, flat[second]]), xp.stack([first, second])
-
-
-def found_in_rows(columns: Any, n: int) -> tuple[None, Any]:
-    return None, xp.arange(len(columns)) * n + as_array(columns)
 
 
 def found_in_matrix(result: Any, n: int) -> tuple[Any, Any]:
@@ -71,7 +66,7 @@ REDUCERS = {
         lambda: reductions.argmin(axis=1),
         lambda matrix: matrix.argmin(axis=1),
         lambda tensor: tensor.argmin(dim=1),
-        found_in_rows,
+        lambda columns, n: (None, xp.arange(len(columns)) * n + as_array(columns)),
     ),
     "smallest(2, axis=None)": Reducer(
         lambda: reductions.smallest(2),
@@ -101,14 +96,14 @@ class ReducedCase(Case):
     @property
     def bytes_moved(self) -> int:
         """The operands read once; results are small."""
-        return ITEM_SIZES[self.dtype] * (self.m * self.k + self.k * self.n)
+        return ITEM_SIZES[self.dtype] * (self.m + self.n) * self.k
 
     @property
     def exact_fills(self) -> tuple[Any, Any]:
         return inputs.integers, inputs.integers  # many ties
 
     def expected(self, x: Operands) -> Any:
-        """The product, and the values and places that are sought in it."""
+        """The product, and the values and indices that are sought in it."""
         matrix = super().expected(x)
         values, places = self.reducer.found(self.reducer.in_cupy(matrix.copy()), self.n)
         return matrix, matrix.reshape(-1)[places] if values is None else values, places
@@ -118,20 +113,17 @@ class ReducedCase(Case):
         matrix, sought, first_places = expected
         self.spoil(x.out)
         result = call()
-        is_plan = isinstance(call, dxgemm.Plan)
-        if is_plan and call.explain().work.reduction is None:
+        reduction = call.explain().work.reduction if isinstance(call, dxgemm.Plan) else ""
+        if reduction is None:
             self.require(same(result, matrix), name)
             return {}
         values, places = self.reducer.found(result, self.n)
-        is_right = values is None or same(values, sought)
-        if is_right and places is not None:
-            are_distinct = len(xp.unique(places)) == places.size
-            is_right = are_distinct and same(matrix.reshape(-1)[places], sought)
-            is_right = is_right and (not is_plan or same(places, first_places))
-        self.require(is_right, name)
-        if not is_plan:
-            return {"way": None}
-        return {"way": "fused" if ", fused" in call.explain().work.reduction else "unfused"}
+        self.require(values is None or same(values, sought), name)
+        if places is not None:
+            self.require(len(xp.unique(places)) == places.size, name)
+            self.require(same(matrix.reshape(-1)[places], sought), name)
+            self.require(not reduction or same(places, first_places), name)
+        return {"way": ("fused" if ", fused" in reduction else "unfused") if reduction else None}
 
 
 def reduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], dxgemm.Plan]:
@@ -144,27 +136,24 @@ def reduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], d
     return make
 
 
+def stored(case: ReducedCase, x: Operands, implementation: Any, precision: Any = None) -> Any:
+    return dxgemm.plan(x.a, x.b, out=x.out, implementation=implementation, precision=precision)
+
+
 def unreduced(is_fused: bool | None = None) -> Callable[[ReducedCase, Operands], dxgemm.Plan]:
     """Variant: the kernel of `reduced(is_fused)`, which stores the matrix."""
-
-    def make(case: ReducedCase, x: Operands) -> dxgemm.Plan:
-        kernel = own_choice(reduced(is_fused)(case, x))
-        return dxgemm.plan(x.a, x.b, out=x.out, implementation=kernel, precision=case.precision)
-
-    return make
+    make = reduced(is_fused)
+    return lambda case, x: stored(case, x, own_choice(make(case, x)), case.precision)
 
 
 def cublas_cupy(case: ReducedCase, x: Operands) -> Call:
-    plan = dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
+    plan = stored(case, x, "cublas")
     return lambda: case.reducer.in_cupy(plan())
 
 
 def cublas_torch(case: ReducedCase, x: Operands) -> Call:
-    matrix, plan = as_tensor(x.out), dxgemm.plan(x.a, x.b, out=x.out, implementation="cublas")
+    matrix, plan = as_tensor(x.out), stored(case, x, "cublas")
     return lambda: (plan(), case.reducer.in_torch(matrix))[1]
 
 
-REDUCING_BASELINES = {
-    "cublas_cupy_reduction": cublas_cupy,
-    "cublas_torch_reduction": cublas_torch,
-}
+REDUCING_BASELINES = {"cublas_cupy_reduction": cublas_cupy, "cublas_torch_reduction": cublas_torch}

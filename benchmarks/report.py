@@ -11,30 +11,17 @@ they are.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import sys
-from collections.abc import Callable
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from importlib.util import find_spec
 from pathlib import Path
 
+import tables
 from charts import share_chart, speed_chart
 from reliability_tables import reliability_tables
 from result_files import REPOSITORY, Results, gpu_name, load_results, source
-from tables import (
-    LADDER_SIZES,
-    TABLES,
-    Part,
-    Table,
-    accuracy_summary,
-    kernel_path,
-    ladder,
-    markdown,
-    pipelines,
-    precision_bits,
-    rungs,
-    speed_table,
-)
+from tables import LADDER_SIZES, TABLES, Part, Table, kernel_path, ladder, markdown, rungs
 from tile_shares import shares
 
 DOCS, HANDWRITTEN = REPOSITORY / "docs", REPOSITORY / "handwritten"
@@ -48,41 +35,32 @@ geometric mean of the automatic choice over random problems with all layouts, th
 and epilogues."""
 # Suites whose tables a page of docs/ has.
 PAGES = {
-    "cache": ["build_time"],
-    "drop-in": ["patch"],
-    "epilogues": ["epilogue"],
-    "fp8": ["fp8", "fp8_layers"],
-    "integers": ["integers"],
-    "device": ["device"],
-    "inner": ["inner"],
-    "distributed": ["distributed"],
-    "gpus": ["sm80"],
-}
+    "accuracy": ["accuracy", "fp8_accuracy"], "cache": ["build_time"], "cublasdx": ["gemm"],
+    "device": ["device"], "distributed": ["distributed"], "drop-in": ["patch"],
+    "epilogues": ["epilogue"], "fp8": ["fp8", "fp8_layers"], "gpus": ["sm80"], "inner": ["inner"],
+    "integers": ["integers"], "precision": ["precision"],
+}  # fmt: skip
+BEFORE = {"precision": tables.precision_bits()}
 GPUs = list[dict[str, Results]]
 
 
 def pages(gpus: GPUs) -> dict[Path, str]:
     """Every generated page that is committed, with what it keeps of its present text."""
     parts = {
-        DOCS / f"{page}.md": markdown(suite_text(gpus, suite) for suite in suites)
-        for page, suites in PAGES.items()
-    }
-    accuracy = suite_text(gpus, "accuracy", accuracy_summary)
-    parts |= {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
-        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipelines),
-        DOCS / "precision.md": markdown([*precision_bits(), suite_text(gpus, "precision")]),
-        DOCS / "accuracy.md": markdown([accuracy, suite_text(gpus, "fp8_accuracy")]),
         DOCS / "reliability.md": markdown(reliability_tables()),
         HANDWRITTEN / "README.md": handwritten_readme(gpus),
     }
+    for page, suites in PAGES.items():
+        texts = [suite_text(gpus, suite) for suite in suites]
+        parts[DOCS / f"{page}.md"] = markdown([*BEFORE.get(page, []), *texts])
     return {path: replace_between_markers(path.read_text(), of) for path, of in parts.items()}
 
 
 def front_text(gpus: GPUs, folder: str) -> str:
     """The chart and the table of README and of the site's first page."""
-    speeds = speed_table(gpus)
+    speeds = tables.speed_table(gpus)
     if not speeds:
         return NO_RESULTS
     titled = [f"![{title}]({folder}speed.svg)\n\n*{title}.*" for title in speed_titles(gpus)]
@@ -104,11 +82,11 @@ def page_charts(gpus: GPUs) -> dict[Path, str | None]:
     return charts | ({SHARE_CHART: share_chart(found)} if found else {})
 
 
-def suite_text(gpus: GPUs, suite: str, *tables: Callable[[Results], list[Part]]) -> str:
-    """Tables of one suite, for each GPU that it was measured on; if none are named, all."""
+def suite_text(gpus: GPUs, suite: str) -> str:
+    """Tables of one suite, for each GPU that it was measured on."""
     texts = []
     for results in (suites[suite] for suites in gpus if suite in suites):
-        parts = [part for each in tables or TABLES[suite] for part in each(results)]
+        parts = [part for each in TABLES[suite] for part in each(results)]
         if parts:
             texts.append(markdown([f"### {gpu_name(results)}", source(results), *parts]))
     return "\n\n".join(texts) or NO_RESULTS
@@ -150,9 +128,7 @@ def replace_between_markers(text: str, content: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if outdated")
     arguments = parser.parse_args()
     gpus = load_results()

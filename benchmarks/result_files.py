@@ -19,7 +19,6 @@ OTHERS = ("cublas", "torch", "nvmath", "nvmath.device")  # of suite gemm, beside
 # Of each benchmark, and of its `stats`.
 KEPT, KEPT_STATS = ("extra_info", "fullname", "stats"), ("max", "median", "min", "rounds")
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
-ACCURACY_KINDS = {"emulated": "emulated float32", "emulated_float64": "emulated float64"}
 
 Results = dict[str, Any]  # pytest-benchmark's JSON
 Extra = dict[str, Any]  # extra_info of one benchmark
@@ -85,28 +84,6 @@ def source(results: Results) -> str:
     return ", ".join(facts) + "."
 
 
-def size_of(row: Extra) -> str:
-    return f"{row['m']} x {row['n']} x {row['k']}"
-
-
 def is_square(row: Extra, *sizes: int) -> bool:
     """Tell whether m = n = k, of one of the sizes if some are given."""
     return row["m"] == row["n"] == row["k"] and (not sizes or row["m"] in sizes)
-
-
-def kind_of(row: Extra) -> str:
-    """The arithmetic, such as `tf32`, `int8 to float32`, `emulated float64, 14 moduli`."""
-    dtype, precision, result = (row.get(name) for name in ("dtype", "precision", "result_dtype"))
-    if precision in (None, "tf32"):
-        text = precision or dtype
-    elif precision == "3m":
-        text = f"{dtype} by three products"
-    else:
-        count = precision.removeprefix("emulated")
-        text = f"emulated {dtype}" + (f", {count} moduli" if count else "")
-    return f"{text} to {result}" if result else text
-
-
-def accuracy_text(row: Extra) -> str:
-    """Name of an arithmetic of the suite `accuracy`."""
-    return ACCURACY_KINDS.get(row["kind"], row["kind"].replace("_", " "))

@@ -8,35 +8,11 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import tables
 from charts import Range, range_chart
-from provenance import gpu_slug
-from result_files import (
-    OTHERS,
-    REPOSITORY,
-    Extra,
-    Results,
-    accuracy_text,
-    distinct,
-    extras,
-    gpu_name,
-    short_name,
-    source,
-)
-from tables import (
-    BASELINES,
-    COUNT,
-    Column,
-    Label,
-    Rows,
-    col,
-    figure,
-    markdown,
-    mean,
-    pivot,
-    ratio,
-    text_of,
-    variant_text,
-)
+from provenance import REPOSITORY, gpu_slug
+from result_files import Extra, Results, distinct, extras, gpu_name, short_name, source
+from tables import COUNT, NOT_OWN, Column, Label, Rows, accuracy_text, col, mean, text_of
 
 INTRODUCTION = """# Results
 
@@ -58,7 +34,6 @@ FIELDS = {
     "seconds": "seconds",
 }
 EXPLAINED = "the dot is the geometric mean, the line reaches from the least to the largest."
-NOT_OWN = {*OTHERS, *BASELINES}
 PROBLEM = ("dtype", "precision", "result_dtype", "m", "n", "k", "batch", "arrangement", "epilogue")
 
 
@@ -103,7 +78,7 @@ SHOWN = {
     "fp8": Shown(("scales", ("sums", lambda row: row["precision"] or ""))),
     "symmetric": Shown((("result", family),), "vs_gemm"),
     "precision": Shown(
-        ("dtype", ("precision", variant_text)),
+        ("dtype", ("precision", tables.variant_text)),
         of=lambda row: row["data"] == "normal" and is_own(row),
     ),
     "accuracy": Shown(
@@ -147,7 +122,7 @@ def suite_page(suite: str, measured: list[Results]) -> dict[str, str]:
         meaning = EXPLAINED + " Above 1 dxgemm is faster." * is_times
         texts.append(f"![{title}]({suite}.svg)")
         texts.append(f"*{title[0].upper()}{title[1:]}: {meaning}*")
-    texts.append(markdown(pivot("", rows, shown.labels, columns(field, rows))))
+    texts.append(tables.markdown(tables.pivot("", rows, shown.labels, columns(field, rows))))
     files = {f"results/{suite}.svg": chart} if chart else {}
     for results in measured:
         name = f"{suite}-{gpu_slug(gpu_name(results))}.csv"
@@ -169,7 +144,7 @@ def best(shown: Shown, rows: Rows, field: str) -> Rows:
 def columns(field: str, rows: Rows) -> list[Column]:
     """Number of rows; of each GPU the mean, and the least or the largest: whichever is worse."""
     is_ratio = field.startswith("vs_")
-    text: Callable[[float], str] = ratio if is_ratio or field == "regret" else figure
+    text: Callable[[float], str] = tables.ratio if is_ratio or field == "regret" else tables.figure
     found: list[Column] = [COUNT]
     for gpu in distinct(row["gpu"] for row in rows):
         found.append(col(gpu, field, mean, text, gpu=gpu))

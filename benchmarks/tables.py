@@ -7,18 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from result_files import (
-    OTHERS,
-    Extra,
-    Results,
-    accuracy_text,
-    distinct,
-    extras,
-    is_square,
-    kind_of,
-    short_name,
-    size_of,
-)
+from result_files import OTHERS, Extra, Results, distinct, extras, is_square, short_name
 
 import dxgemm
 from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
@@ -26,9 +15,8 @@ from dxgemm.problem.define import contiguous_problem
 
 SPEED_SIZES = (1024, 4096)  # of the table in README
 SPEED_KINDS = (
-    *("float64", "emulated float64", "float32", "emulated float32"),
-    *("float16", "bfloat16", "int8"),
-)
+    "float64", "emulated float64", "float32", "emulated float32", "float16", "bfloat16", "int8",
+)  # fmt: skip
 LADDER_SIZES = (4096, 8192)
 # What computes an epilogue or a reduction otherwise, by the name of its rows.
 BASELINES = {
@@ -41,6 +29,10 @@ BASELINES = {
 INTEGER_SIZES, COMPARED_SIZE = (256, 1024, 4096, 8192), 4096
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
+
+
+ACCURACY_KINDS = {"emulated": "emulated float32", "emulated_float64": "emulated float64"}
+NOT_OWN = {*OTHERS, *BASELINES}
 
 
 @dataclass(frozen=True)
@@ -57,6 +49,28 @@ Part = Table | str  # a table, or a paragraph
 Rows = list[Extra]
 Label = str | tuple[str, Callable[[Extra], Any]]  # header, text of a row
 Column = tuple[str, Callable[[Rows], str]]  # header, cell of the rows of a line
+
+
+def size_of(row: Extra) -> str:
+    return f"{row['m']} x {row['n']} x {row['k']}"
+
+
+def kind_of(row: Extra) -> str:
+    """The arithmetic, such as `tf32`, `int8 to float32`, `emulated float64, 14 moduli`."""
+    dtype, precision, result = (row.get(name) for name in ("dtype", "precision", "result_dtype"))
+    if precision in (None, "tf32"):
+        text = precision or dtype
+    elif precision == "3m":
+        text = f"{dtype} by three products"
+    else:
+        count = precision.removeprefix("emulated")
+        text = f"emulated {dtype}" + (f", {count} moduli" if count else "")
+    return f"{text} to {result}" if result else text
+
+
+def accuracy_text(row: Extra) -> str:
+    """Name of an arithmetic of the suite `accuracy`."""
+    return ACCURACY_KINDS.get(row["kind"], row["kind"].replace("_", " "))
 
 
 def epilogue_text(row: Extra) -> str:
@@ -166,13 +180,13 @@ class View:
     """A table of a suite.
 
     Attributes:
-        columns: list of columns; a function of the rows where these decide.
+        title, columns: functions of the rows where these decide.
         of: condition for a row to count.
         more: fields to add to a row.
         text_columns: number of leading columns of text, if not that of the labels.
     """
 
-    title: str
+    title: Any
     labels: Sequence[Label]
     columns: Any
     of: Callable[[Extra], Any] = lambda row: True
@@ -181,8 +195,8 @@ class View:
 
     def __call__(self, results: Results) -> list[Part]:
         rows = [{**row, **self.more(row)} for row in extras(results) if self.of(row)]
-        columns = self.columns(rows) if callable(self.columns) else self.columns
-        return pivot(self.title, rows, self.labels, columns, self.text_columns)
+        title, columns = (f(rows) if callable(f) else f for f in (self.title, self.columns))
+        return pivot(title, rows, self.labels, columns, self.text_columns)
 
 
 def speed_table(gpus: list[dict[str, Results]]) -> list[Part]:
@@ -248,18 +262,6 @@ def ladder(results: Results, folder: str = "../handwritten/") -> list[Part]:
     return pivot("The ladder on m = n = k:", rows, labels, columns)
 
 
-pipelines = View(
-    "cuBLASDx pipelines on m = n = k, times cuBLAS:",
-    ["arithmetic", "layout"],
-    lambda rows: across(rows, "m", "vs_cublas", max),
-    lambda row: (
-        row["implementation"] in ("pipeline", "pipeline_tma")
-        and row["precision"] in (None, "tf32")
-        and row["batch"] == 1
-        and row["vs_cublas"]
-        and is_square(row, *(2**power for power in range(9, 20)))
-    ),
-)
 CASE: list[Label] = [("dtype", kind_of), "epilogue", "m x n x k", "layout"]
 
 
@@ -287,32 +289,6 @@ def epilogue_best(results: Results) -> list[Part]:
     ]
     title = "Fused epilogues and reductions against the fastest other method:"
     return View(title, CASE, columns, lambda row: case(row) in compared, named, 6)(results)
-
-
-# Percent of time that an epilogue adds to the automatic choice; the dearest of layouts.
-epilogue_costs = View(
-    "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:",
-    ["epilogue"],
-    lambda rows: across(rows, "dtype", "cost", max, "{:.1f}".format),
-    lambda row: (
-        "way" not in row
-        and " | " not in row["epilogue"]
-        and row["is_automatic"]
-        and row["vs_plain"]
-    ),
-    lambda row: {"cost": 100 * (1 / row["vs_plain"] - 1)},
-)
-
-
-def sm80_columns() -> list[Column]:
-    columns: list[Column] = []
-    for size in (4096, 8192):
-        square = dict.fromkeys("mnk", size)
-        columns.append(col(f"{size}, TFLOP/s", "tflops", max, **square))
-        columns.append(col("x cuBLAS", "vs_cublas", quickest=True, **square))
-    for header, is_odd in (("multiples of 8, x cuBLAS", False), ("odd sizes, x cuBLAS", True)):
-        columns.append(col(header, "vs_cublas", mean, is_odd=is_odd))
-    return columns
 
 
 def variant_text(row: Extra) -> str:
@@ -371,39 +347,14 @@ def precision_bits() -> list[Part]:
     return [Table(title, header, lines)]
 
 
-def accuracy_summary(results: Results) -> list[Part]:
-    """One row a kind of arithmetic: the worst error of the choice, of cuBLAS, of any kernel."""
-    return View(
-        f"Largest error of an element up to k = {max(row['k'] for row in extras(results))}, in eps "
-        "|A| |B|, and the largest share of what the tests allow:",
-        [("arithmetic", accuracy_text)],
-        [
-            col("automatic choice", "max_error", max, implementation="automatic"),
-            col("cuBLAS", "max_error", max, implementation="cublas"),
-            col("any kernel", "max_error", max, is_own=True),
-            col("of what is allowed", "ratio", max, is_own=True),
-        ],
-        more=lambda row: {"is_own": row["implementation"] != "cublas"},
-    )(results)
-
-
-def distributed(results: Results) -> list[Part]:
-    """One row a product: its time beside that of its parts and of its rivals, then hosts' times."""
-    rows = extras(results)
-    columns = [
-        col("us", "us"), col("arithmetic", "gemm_us"), col("moves", "comm_us"),
-        col("NCCL, cuBLAS", "nccl_us"), col("async-TP", "async_tp_us"),
-    ]  # fmt: skip
+def distributed_columns(rows: Rows) -> list[Column]:
+    """Time beside that of its parts and of its rivals, then hosts' times."""
+    columns = [col("us", "us"), col("arithmetic", "gemm_us"), col("moves", "comm_us")]
+    columns += [col("NCCL, cuBLAS", "nccl_us"), col("async-TP", "async_tp_us")]
     if all("host_us" in row for row in rows):
         columns += [col("host", "host_us"), col("host, NCCL", "nccl_host_us")]
         columns += [col("host, async-TP", "async_tp_host_us")]
-    ranks = ", ".join(map(str, distinct(row["ranks"] for row in rows)))
-    return pivot(
-        f"Microseconds on {ranks} GPUs of one host:",
-        rows,
-        [("product", lambda row: f"`{row['operation']}`"), "dtype", "m x n x k", "method"],
-        [*columns, col("x rival", "vs_rival")],
-    )
+    return [*columns, col("x rival", "vs_rival")]
 
 
 def fp8_columns(rows: Rows) -> list[Column]:
@@ -429,133 +380,139 @@ def integers_of(row: Extra) -> str:
 def integers(results: Results) -> list[Part]:
     """TOP/s of squares by operands and modulus, and at one size the rivals and the products."""
     compared = [row for row in extras(results) if is_square(row, COMPARED_SIZE)]
-    form_of = {integers_of(row): row["form"] for row in compared}
+    form_of = {integers_of(row): row["form"] or "1 product" for row in compared}
+    columns = [col(f"n = {n}", "tops", n=n) for n in INTEGER_SIZES]
+    columns += [col("x CuPy", "vs_cupy", n=COMPARED_SIZE), col("x JAX", "vs_jax", n=COMPARED_SIZE)]
     return View(
         f"TOP/s of n x n matrices; products and rivals for n = {COMPARED_SIZE}:",
-        [
-            ("operands", integers_of),
-            ("computed as", lambda row: form_of.get(integers_of(row)) or "1 product"),
-        ],
-        [
-            *(col(f"n = {n}", "tops", n=n) for n in INTEGER_SIZES),
-            col("x CuPy", "vs_cupy", n=COMPARED_SIZE),
-            col("x JAX", "vs_jax", n=COMPARED_SIZE),
-        ],
+        [("operands", integers_of), ("computed as", lambda row: form_of[integers_of(row)])],
+        columns,
         lambda row: is_square(row, *INTEGER_SIZES) and row["batch"] == 1,
     )(results)
+
+
+def at(size: int) -> dict[str, int]:
+    return dict.fromkeys("mnk", size)
 
 
 # Tables of a suite on the pages of docs/ that concern it.
 TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
     "build_time": [View("Seconds:", ["step", "kernel"], [col("seconds", "seconds", max)])],
-    "epilogue": [epilogue_best, epilogue_costs],
-    "sm80": [
-        View(
-            "Squares, then geometric means over all measured sizes:",
-            ["arithmetic"],
-            sm80_columns(),
-            lambda row: row["vs_cublas"],
-            lambda row: {"is_odd": any(row[name] % 8 for name in "mnk")},
-        )
-    ],
-    "patch": [
-        View(
-            "Random products of torch:",
-            ["arithmetic"],
-            [
-                ("products", COUNT[1]),
-                col("x torch", "vs_rival", mean), col("least", "vs_rival", min),
-                col("on the GPU alone", "gpu_vs_rival", mean), col("least", "gpu_vs_rival", min),
-                col("by dxgemm", "routed", sum, str),
-            ],
-            lambda row: row["family"] == "random",
-        ),
-        View(
-            "scikit-learn on patches of its photographs:",
-            [("", lambda row: row["task"])],
-            [
-                col("ms", "before_ms"), col("patched", "ms"),
-                col("calls by dxgemm", "routed", text=str),
-            ],
-            lambda row: row["family"] != "random",
-        ),
-    ],
-    "distributed": [distributed],
-    "fp8": [
-        View(
-            "By scales:",
-            ["m x n x k", ("layout", lambda row: " ".join(row["arrangement"].split("_")[:2]))],
-            fp8_columns,
-        )
-    ],
-    "fp8_layers": [
-        View(
-            "Bias and gelu_tanh, with a result of float8:",
-            ["m x n x k"],
-            [
-                col(f"{text}, {name}", field, epilogue=epilogue)
-                for text, epilogue in LAYER_ENDS.items()
-                for name, field in LAYER_FIELDS.items()
-            ],
-            lambda row: "groups" not in row,
-        ),
-        View(
-            "Groups of rows, by scales:",
-            ["groups", "m x n x k"],
-            [
-                col(f"{text}, {name}", LAYER_FIELDS[name], scales=scales)
-                for scales, text in (("row", "rows"), ("block", "blocks"))
-                for name in ("TFLOP/s", "x torch")
-            ],
-            lambda row: "groups" in row,
-        ),
-    ],
-    "fp8_accuracy": [
-        View(
-            "float8: bits of |a| |b| that are right in every element of 64 x 128:",
-            ["k"],
-            [
-                col(f"{d}, {text}{name}", "kept_bits", data=d, precision=p, implementation=made)
-                for d in ("normal", "uniform")
-                for p, text in ((None, "promoted"), ("fast", "fast"))
-                for made, name in (("automatic", ""), ("torch._scaled_mm", ", cuBLASLt"))
-            ],
-        )
-    ],
+    "gemm": [View(
+        "cuBLASDx pipelines on m = n = k, times cuBLAS:", ["arithmetic", "layout"],
+        lambda rows: across(rows, "m", "vs_cublas", max),
+        lambda row: row["implementation"] in ("pipeline", "pipeline_tma") and row["vs_cublas"]
+        and row["precision"] in (None, "tf32") and row["batch"] == 1
+        and is_square(row, *(2**power for power in range(9, 20))),
+    )],
+    "epilogue": [epilogue_best, View(
+        "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:", ["epilogue"],
+        lambda rows: across(rows, "dtype", "cost", max, "{:.1f}".format),  # the dearest of layouts
+        lambda row: "way" not in row and " | " not in row["epilogue"]
+        and row["is_automatic"] and row["vs_plain"],
+        lambda row: {"cost": 100 * (1 / row["vs_plain"] - 1)},
+    )],
+    "sm80": [View(
+        "Squares, then geometric means over all measured sizes:", ["arithmetic"],
+        [
+            col("4096, TFLOP/s", "tflops", max, **at(4096)),
+            col("x cuBLAS", "vs_cublas", quickest=True, **at(4096)),
+            col("8192, TFLOP/s", "tflops", max, **at(8192)),
+            col("x cuBLAS", "vs_cublas", quickest=True, **at(8192)),
+            col("multiples of 8, x cuBLAS", "vs_cublas", mean, is_odd=False),
+            col("odd sizes, x cuBLAS", "vs_cublas", mean, is_odd=True),
+        ],
+        lambda row: row["vs_cublas"],
+        lambda row: {"is_odd": any(row[name] % 8 for name in "mnk")},
+    )],
+    "patch": [View(
+        "Random products of torch:", ["arithmetic"],
+        [
+            ("products", COUNT[1]), col("x torch", "vs_rival", mean), col("least", "vs_rival", min),
+            col("on the GPU alone", "gpu_vs_rival", mean), col("least", "gpu_vs_rival", min),
+            col("by dxgemm", "routed", sum, str),
+        ],
+        lambda row: row["family"] == "random",
+    ), View(
+        "scikit-learn on patches of its photographs:", [("", lambda row: row["task"])],
+        [col("ms", "before_ms"), col("patched", "ms"), col("calls by dxgemm", "routed", text=str)],
+        lambda row: row["family"] != "random",
+    )],
+    "distributed": [View(
+        lambda rows: f"Microseconds on {rows[0]['ranks']} GPUs of one host:",
+        [("product", lambda row: f"`{row['operation']}`"), "dtype", "m x n x k", "method"],
+        distributed_columns,
+    )],
+    "fp8": [View(
+        "By scales:",
+        ["m x n x k", ("layout", lambda row: " ".join(row["arrangement"].split("_")[:2]))],
+        fp8_columns,
+    )],
+    "fp8_layers": [View(
+        "Bias and gelu_tanh, with a result of float8:", ["m x n x k"],
+        [
+            col(f"{text}, {name}", field, epilogue=epilogue)
+            for text, epilogue in LAYER_ENDS.items() for name, field in LAYER_FIELDS.items()
+        ],
+        lambda row: "groups" not in row,
+    ), View(
+        "Groups of rows, by scales:", ["groups", "m x n x k"],
+        [
+            col(f"{text}, {name}", LAYER_FIELDS[name], scales=scales)
+            for scales, text in (("row", "rows"), ("block", "blocks"))
+            for name in ("TFLOP/s", "x torch")
+        ],
+        lambda row: "groups" in row,
+    )],
+    "fp8_accuracy": [View(
+        "float8: bits of |a| |b| that are right in every element of 64 x 128:", ["k"],
+        [
+            col(f"{d}, {text}{name}", "kept_bits", data=d, precision=p, implementation=made)
+            for d in ("normal", "uniform") for p, text in ((None, "promoted"), ("fast", "fast"))
+            for made, name in (("automatic", ""), ("torch._scaled_mm", ", cuBLASLt"))
+        ],
+    )],
+    "accuracy": [View(
+        lambda rows: f"Largest error of an element up to k = {max(row['k'] for row in rows)}, in "
+        "eps |A| |B|, and the largest share of what the tests allow:",
+        [("arithmetic", accuracy_text)],
+        [
+            col("automatic choice", "max_error", max, implementation="automatic"),
+            col("cuBLAS", "max_error", max, implementation="cublas"),
+            col("any kernel", "max_error", max, is_own=True),
+            col("of what is allowed", "ratio", max, is_own=True),
+        ],
+        more=lambda row: {"is_own": row["implementation"] != "cublas"},
+    )],
     "integers": [integers],
-    "device": [
-        View(
-            "One product:",
-            [
-                "dtype", "m x n x k", ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
-                ("instruction", lambda row: row["instruction"] or ""),
-            ],
-            [
-                col("us", "gpu_us"), col("x gemm", "vs_gemm"),
-                col("in turn, x gemm", "vs_gemm", implementation="tiles in turn"),
-            ],
-            lambda row: "tile_m" in row,
-        ),
-        View(
-            "Two products, x two calls:",
-            ["m", ("k and n", lambda row: row["n"]), ("columns between", lambda row: row["k1"])],
-            lambda rows: across(rows, "implementation", "vs_two_calls"),
-            lambda row: row.get("vs_two_calls") is not None,
-        ),
-    ],
-    "inner": [
-        View(
-            "Other times over dxgemm's:",
-            [
-                ("function", lambda row: row["inner"]), "dtype", "m x n x k",
-                ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
-            ],
-            [
-                col("us", "gpu_us"), col("10^12 pairs/s", "tpairs_per_s"),
-                col("x bound", "vs_bound"), col("x torch.cdist", "vs_cdist"),
-                col("x torch.compile", "vs_compiled"), col("x with argmin", "vs_plain"),
-            ],
-        )
-    ],
+    "device": [View(
+        "One product:",
+        [
+            "dtype", "m x n x k", ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
+            ("instruction", lambda row: row["instruction"] or ""),
+        ],
+        [
+            col("us", "gpu_us"), col("x gemm", "vs_gemm"),
+            col("in turn, x gemm", "vs_gemm", implementation="tiles in turn"),
+        ],
+        lambda row: "tile_m" in row,
+    ), View(
+        "Two products, x two calls:",
+        ["m", ("k and n", lambda row: row["n"]), ("columns between", lambda row: row["k1"])],
+        lambda rows: across(rows, "implementation", "vs_two_calls"),
+        lambda row: row.get("vs_two_calls") is not None,
+    )],
+    "inner": [View(
+        "Other times over dxgemm's:",
+        [
+            ("function", lambda row: row["inner"]), "dtype", "m x n x k",
+            ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
+        ],
+        [
+            col("us", "gpu_us"), col("10^12 pairs/s", "tpairs_per_s"), col("x bound", "vs_bound"),
+            col("x torch.cdist", "vs_cdist"), col("x torch.compile", "vs_compiled"),
+            col("x with argmin", "vs_plain"),
+        ],
+    )],
     "precision": [precision_rates, precision_refusals],
 }  # fmt: skip

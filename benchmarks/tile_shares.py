@@ -11,7 +11,8 @@ import re
 from dataclasses import replace
 from typing import NamedTuple
 
-from result_files import Results, extras, short_name, size_of
+from result_files import Results, extras, short_name
+from tables import size_of
 
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import time_candidates

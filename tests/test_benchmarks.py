@@ -163,7 +163,7 @@ def test_views_pivot_rows_by_labels_and_columns() -> None:
     ]
     assert tables.epilogue_best(results_of([row_of("tuned", 40.0, None)])) == []
     costs = ["| epilogue | float32 |", "| --- | ---: |", "| `relu` | 1.2 |", "| `keep` | 25.0 |"]
-    assert lines_of(tables.epilogue_costs, EPILOGUE)[2:] == costs
+    assert lines_of(tables.TABLES["epilogue"][1], EPILOGUE)[2:] == costs
     size = "1024 x 1024 x 1024"
     rates, refusals = (lines_of(table, PRECISION) for table in tables.TABLES["precision"])
     assert f"| {size} | 40.0 | 120 | 140 | 3.00 | 3.50 |" in rates
@@ -413,7 +413,7 @@ def test_what_a_rival_raises_fails_no_other_row(monkeypatch: pytest.MonkeyPatch)
 
     run = measuring.bench([case], {"own": own, "unmade": unmade}, {"blocking": blocking})
     (parameters,) = [mark.args[1] for mark in run.pytestmark if mark.name == "parametrize"]
-    (row, _), (_, unmade_name) = (parameter.values for parameter in parameters)
+    (row, _), (_, unmade_name) = parameters
     benchmark = RecordingBenchmark()
     with pytest.warns(UserWarning, match="blocking is left out: Traceback") as warned:
         run(benchmark, row, "own")
@@ -426,13 +426,15 @@ def test_what_a_rival_raises_fails_no_other_row(monkeypatch: pytest.MonkeyPatch)
 def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
     precision = import_module("precision_cases")
     rng = np.random.default_rng(1)
-    a, b = precision.cancelling(rng, "float64", 2, 3, 102)
+    x = precision.PrecisionCase("float64", 2, 3, 102, data="cancelling").operands(rng)
+    a, b = x.a, x.b
     upper, lower = precision.twofold_product(a, b)
     for i, j in np.ndindex(2, 3):
         terms = [Fraction(x) * Fraction(y) for x, y in zip(a[i], b[:, j], strict=True)]
         rest = sum(terms) - Fraction(upper[i, j]) - Fraction(lower[i, j])
         assert abs(rest) <= sum(map(abs, terms)) / 2**98
-    a, b = precision.cancelling(rng, "float32", 6, 5, 8)
+    x = precision.PrecisionCase("float32", 6, 5, 8, data="cancelling").operands(rng)
+    a, b = x.a, x.b
     assert (abs(a @ b) < 1e-5 * (abs(a) @ abs(b))).all()
 
 
