@@ -8,8 +8,6 @@ rule of the tests allows (tests/oracle/compare.py), where above 1 is wrong. Of t
 one call's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

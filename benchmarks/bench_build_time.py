@@ -9,8 +9,6 @@ kernel of nvmath.device for one shape, up to its first result; the float32 kerne
 many processes as there are CPUs; and `dxgemm demo`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -8,8 +8,6 @@ least of many noisy times is too small. `regret` is the choice's new time over t
 `vs_cublas` that of cuBLAS, with a kernel behind it for the epilogue, over the choice's.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import islice
 from typing import Any

@@ -7,8 +7,6 @@ Rows with an epilogue have it fused; cuBLAS is then followed by one kernel of `c
 `vs_plain` is the time of the same product without it over theirs.
 """
 
-from __future__ import annotations
-
 from cases import grid, own
 from fused import FusedCase, fused, plain, separate_kernels
 from measuring import CUBLAS, OWN, bench

@@ -6,8 +6,6 @@ gelu(x @ w1) @ w2 in one kernel (examples/fused_mlp.py); `vs_two_calls` is the t
 `gemm`, the first with gelu as its epilogue, over the chain's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module

@@ -5,8 +5,6 @@ attention and layers, and tensor networks. Each result must agree with torch's b
 Both allocate their results.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ promoted. It takes multiples of 16 and K-major operands alone: where a case has 
 that of padded or transposed copies and the product. Results are bfloat16.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any

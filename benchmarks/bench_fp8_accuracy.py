@@ -8,8 +8,6 @@ right then. Results are float32, those of cuBLASLt too (`torch._scaled_mm`), who
 is off and on.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

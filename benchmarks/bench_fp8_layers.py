@@ -8,8 +8,6 @@ with a scale of each row that another kernel finds (`quantise_rows`). Their riva
 the time of the product without an epilogue, stored in bfloat16, over the row's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

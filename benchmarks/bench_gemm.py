@@ -6,8 +6,6 @@ them on small ones. On products of few rows "batch_invariant" is the choice that
 of rows; on squares, torch and nvmath are compared too, and on some of them nvmath.device.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from cases import Case, grid, nvmath_call, nvmath_device_call, own, torch_call

@@ -13,14 +13,108 @@ epilogues those of the suite `epilogue`, for groups torch._grouped_mm and a call
 each. Rivals that are not exact, which may add in half, are left out.
 """
 
-from __future__ import annotations
-
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from cases import Case, grid, own, torch, torch_call, xp
+import cases
+import numpy as np
+from cases import (
+    Call,
+    Case,
+    Operands,
+    as_tensor,
+    grid,
+    own,
+    to_dtype,
+    torch,
+    torch_call,
+    xp,
+)
 from fused import BASELINES, FusedCase, baselines_of, fused, plain
-from groups import GROUP_RIVALS, GroupedCase, own_groups
 from measuring import CUBLAS, OWN, Found, Row, bench
+from oracle import inputs
+
+import dxgemm
+from dxgemm.errors import UnsupportedProblemError
+
+
+@dataclass(frozen=True)
+class GroupedCase(Case):
+    """Products of groups that share out m, the rows of a, or k, as in the gradient of weights.
+
+    Attributes:
+        shared: "m": (m, k) @ (groups, k, n); "k": (m, k) @ (k, n), with a result for each group.
+        sizes: size of each group, along m or k; there m or k is their sum.
+    """
+
+    shared: str = "m"
+    sizes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{Case.__str__(replace(self, sizes=()))}-{len(self.sizes)}_groups"
+
+    def tiny(self) -> Any:
+        m, k = (5, 4) if self.shared == "m" else (4, 5)
+        return replace(self, m=m, n=5, k=k, sizes=(3, 0, 2))
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        a, b, out = super().shapes
+        groups = len(self.sizes)
+        return [a, (groups, *b), out] if self.shared == "m" else [a, b, (groups, *out)]
+
+    @property
+    def exact_fills(self) -> tuple[Any, Any]:
+        return inputs.signs, inputs.signs
+
+    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
+        """a, b, the ends of the groups, and the result."""
+        x = super().operands(rng, is_exact)
+        x.ends = xp.asarray(np.cumsum(self.sizes, dtype=np.int32))
+        return x
+
+    def products(self, x: Operands) -> list[Operands]:
+        """The operands and the result of each group, as views."""
+        pairs = pairwise([0, *np.cumsum(self.sizes).tolist()])
+        parts = [(group, slice(*pair)) for group, pair in enumerate(pairs)]
+        if self.shared == "m":
+            return [Operands(a=x.a[part], b=x.b[g], out=x.out[part]) for g, part in parts]
+        return [Operands(a=x.a[:, part], b=x.b[part], out=x.out[g]) for g, part in parts]
+
+    def expected(self, x: Operands) -> Any:
+        result = to_dtype(xp.zeros(self.shapes[2], "float32"), self.dtype)
+        for one in self.products(Operands(a=x.a, b=x.b, out=result)):
+            one.out[...] = super().expected(one)
+        return result
+
+
+def own_groups(case: GroupedCase, x: Operands) -> Call:
+    return dxgemm.plan_grouped(x.a, x.b, out=x.out, offsets=x.ends)
+
+
+def torch_grouped_mm(case: GroupedCase, x: Operands) -> Call:
+    """torch._grouped_mm, which allocates its result, and in float16 reads offsets on the host."""
+    if case.dtype != "bfloat16":
+        raise UnsupportedProblemError("torch._grouped_mm is compared in bfloat16")
+    a, b, ends = map(as_tensor, (x.a, x.b, x.ends))
+    multiply = cases.torch()._grouped_mm
+    try:
+        multiply(a, b, offs=ends)
+    except RuntimeError as error:
+        raise UnsupportedProblemError(str(error)) from error
+    return lambda: multiply(a, b, offs=ends)
+
+
+def torch_mm(case: GroupedCase, x: Operands) -> Call:
+    """torch.mm of each group in turn, into out; the host then has to know the sizes."""
+    tensors = Operands(a=as_tensor(x.a), b=as_tensor(x.b), out=as_tensor(x.out))
+    calls = [torch_call(case, one) for one in case.products(tensors)]
+    return cases.returning(x.out, lambda: [call() for call in calls])
+
+
+GROUP_RIVALS = {"torch.mm": torch_mm, "torch._grouped_mm": torch_grouped_mm}
+
 
 CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
 PLAIN, TORCH = "plain", "torch"

@@ -11,8 +11,6 @@ leave none of it in the CPU's caches. The choice is timed by itself too, on rand
 row. `routes[key]` finds a choice again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module

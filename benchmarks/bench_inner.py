@@ -8,8 +8,6 @@ nearest column is also found in the same kernel; `vs_plain` is the time of the p
 Results must be exact on small integers.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ each of its calls is waited for and timed by the host's clock, in turn with the 
 time has a launch and a wait in it, so that it takes part in large products alone.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import cache

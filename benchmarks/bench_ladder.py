@@ -4,8 +4,6 @@ The best config of each rung is found as `measure_best` says; `configs_us` holds
 each. A config whose call takes longer than 0.4 s is left out.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

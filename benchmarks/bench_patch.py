@@ -6,8 +6,6 @@ patch itself times them; `gpu_vs_rival` is by CUDA events. scikit-learn's comput
 examples/scikit_learn.py, by the host's clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any

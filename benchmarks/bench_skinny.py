@@ -8,8 +8,6 @@ rounds. Weights are n x k, of layers of models and of odd sizes, row-major or co
 With `batch_invariant` the choice keeps each row's bits, for one to thousands of rows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from cases import Call, Case, Operands, grid, own, xp

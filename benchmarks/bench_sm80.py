@@ -6,8 +6,6 @@ and a row is the fastest. On a GPU with faster instructions, such as Hopper's wg
 those. Emulated float64 is timed beside the kernel over wgmma, too.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any

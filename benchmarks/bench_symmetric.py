@@ -10,8 +10,6 @@ A masked product computes the live blocks alone, `live` of all. Its `vs_gemm` is
 product; it must be exact where blocks are live, and leave the others alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

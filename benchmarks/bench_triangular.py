@@ -5,8 +5,6 @@ of `gemm` on operands with zeros in the other triangle, which take less power. T
 exact, with NaN in what is not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -5,8 +5,6 @@ libraries are here, too. torch and cuBLASLt (nvmath) are compared on rows of one
 no other result without a conversion; nvmath.device takes two minutes to build a kernel for a shape.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterable

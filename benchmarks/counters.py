@@ -7,8 +7,6 @@ One launch of each rung, with the config that was quickest in `ladder.json`, at 
 docs/ladder.md is generated from the file.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

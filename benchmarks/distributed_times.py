@@ -16,8 +16,6 @@ Every result is checked before it is timed: by integers, whose sums are exact bu
 of partial sums to half precision.
 """
 
-from __future__ import annotations
-
 import datetime
 import os
 import statistics

@@ -6,8 +6,6 @@ The fit begins from the chip's table, which it replaces: after a change of the m
 observations added.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import tempfile

@@ -5,8 +5,6 @@ compared with, and what `cupy.fuse` makes one kernel of; `in_torch` is what a us
 write.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ a variant raises fails its own row and no other: a row whose rival fails says so
 the simulator a few cases of each suite are computed, at tiny sizes.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
@@ -83,7 +81,7 @@ class Measured:
     wrong: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     samples_s: list[float] = field(default_factory=list)
-    group: list[Measured] = field(default_factory=list)
+    group: "list[Measured]" = field(default_factory=list)
 
     @property
     def seconds(self) -> float:

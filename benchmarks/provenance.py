@@ -1,7 +1,5 @@
 """Provenance of a result, kept by allow-list, so that no file names a host or a user."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

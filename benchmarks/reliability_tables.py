@@ -1,7 +1,5 @@
 """Committed runs of the sanitizer, the soak test and the tests of other libraries as tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -9,8 +9,6 @@ Charts need matplotlib, of the extra `bench`; without it, those that are committ
 they are.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -18,11 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import tables
-from charts import share_chart, speed_chart
+from charts import share_chart, shares, speed_chart
 from reliability_tables import reliability_tables
 from result_files import REPOSITORY, Results, gpu_name, load_results, source
 from tables import LADDER_SIZES, TABLES, Part, Table, kernel_path, ladder, markdown, rungs
-from tile_shares import shares
 
 DOCS, HANDWRITTEN = REPOSITORY / "docs", REPOSITORY / "handwritten"
 SPEED_CHART, SHARE_CHART = DOCS / "speed.svg", DOCS / "shares.svg"

@@ -1,7 +1,5 @@
 """The committed results: pytest-benchmark's JSON, by GPU and suite, and what its rows say."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -7,8 +7,6 @@
 Then `python benchmarks/report.py` rewrites the tables of README.md and docs/.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Pages of the site: one for each suite, with a chart, a table, and all rows as CSV."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io

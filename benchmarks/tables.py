@@ -1,7 +1,5 @@
 """The results as tables, each a pivot of a suite's rows: `TABLES` by suite, and README's."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

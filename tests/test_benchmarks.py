@@ -271,7 +271,7 @@ def test_the_first_page_has_a_chart_and_a_small_table() -> None:
 
 
 def test_shares_of_the_area_of_tiles_follow_from_waves() -> None:
-    module = import_module("tile_shares")
+    module = import_module("charts")
     assert module.share(1536, 1536, (128, 128), 1) == 1536**2 / (2 * 132 * 128**2)
     assert module.share(1536, 1536, (128, 144), 1) == 1536**2 / (132 * 128 * 144)
     assert module.share(256, 128 * 66, (256, 128), 2) == 1
@@ -424,7 +424,7 @@ def test_what_a_rival_raises_fails_no_other_row(monkeypatch: pytest.MonkeyPatch)
 
 @simulated
 def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
-    precision = import_module("precision_cases")
+    precision = import_module("bench_precision")
     rng = np.random.default_rng(1)
     x = precision.PrecisionCase("float64", 2, 3, 102, data="cancelling").operands(rng)
     a, b = x.a, x.b
@@ -440,7 +440,7 @@ def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
 
 @simulated
 def test_chains_and_reducers_are_what_they_are_called() -> None:
-    fused, reduced = import_module("fused"), import_module("reduced")
+    fused, reduced = import_module("fused"), import_module("bench_epilogue")
     catalogue = {name: each for name, each in vars(epilogues).items() if isinstance(each, Epilogue)}
     others = {name for name, each in catalogue.items() if each.takes_pairs or each.returns_real}
     others |= {name for name in catalogue if name.startswith("fast_")}  # less exact than the gate
