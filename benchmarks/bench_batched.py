@@ -1,6 +1,6 @@
 """GPU time of many small products: batches in one array, lists of arrays, mixed sizes.
 
-The automatic choice (for lists `plan_grouped`) is interleaved with cuBLAS, by gemmBatched or a call each,
+The automatic choice (for lists `plan_grouped`) is interleaved with cuBLAS, batched or in turn,
 and torch; `vs_cublas` is the time of the quicker of these over a row's.
 """
 

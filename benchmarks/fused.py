@@ -1,14 +1,15 @@
 """Cases with an epilogue, one of `CHAINS`, and the same by other means.
 
 A chain has the same functions as operations on whole arrays: `on_arrays` is what results are
-compared with, and what `cupy.fuse` makes one kernel of; `in_torch` is what a user of torch would
-write.
+compared with, and what `cupy.fuse` makes one kernel of; `in_torch` is what a user of torch writes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
+from itertools import islice
+from operator import or_
 from typing import Any
 
 import cases
@@ -33,47 +34,29 @@ SEED = 1234567890123
 
 
 @dataclass(frozen=True)
-class Chain:
-    """An epilogue, and the same functions by other means.
+class Step:
+    """A function of an epilogue, and the same by other means.
 
     Attributes:
-        operands: its arrays in order: "vector" (n,), "column" (m,), "matrix" and "kept" (m, n).
         bind: arrays -> epilogue.
-        on_arrays: (sums, arrays), a column as (m, 1) -> result.
-        is_exact: True if it rounds nothing when sums and arrays are small integers times a unit.
-        is_fast: True if it may be as far off as other libraries' functions.
-        in_torch: `on_arrays` for tensors; None if it is not compared with separate kernels.
-        in_cuda: C++ expression of floats with these names and `value`, for bfloat16, which
-            `cupy.fuse` cannot take; None for chains that bfloat16 is not measured with.
-        cublaslt_gelu: `use_gelu` of torch._addmm_activation, which calls cuBLASLt's own epilogue;
-            None where cuBLASLt has none.
+        on_arrays: (values, arrays), a column as (m, 1) -> result.
+        operands: its arrays in order: "vector" (n,), "column" (m,), "matrix" and "kept" (m, n).
+        is_exact: True if it rounds nothing when values and arrays are small integers times a unit.
+        in_torch: `on_arrays` for tensors, where that is another.
+        in_cuda: C++ of floats with the names of operands, where `cupy.fuse` takes no bfloat16.
     """
 
-    operands: tuple[str, ...]
     bind: Callable[..., Any]
     on_arrays: Callable[..., Any]
+    operands: tuple[str, ...] = ()
     is_exact: bool = True
-    is_fast: bool = False
     in_torch: Callable[..., Any] | None = None
-    in_cuda: str | None = None
-    cublaslt_gelu: bool | None = None
-
-
-def gelu(value: Any) -> Any:
-    return 0.5 * value * (1.0 + erf(0.5**0.5 * value))
+    in_cuda: str = ""
 
 
 def gelu_tanh(value: Any) -> Any:
     inner = (2.0 / np.pi) ** 0.5 * value * (1.0 + 0.044715 * value * value)
     return 0.5 * value * (1.0 + xp.tanh(inner))
-
-
-def sigmoid(value: Any) -> Any:
-    return 1.0 / (1.0 + xp.exp(-value))
-
-
-def drop_half(value: Any) -> Any:
-    return xp.where(dropped(value.shape), 0.0, 2.0 * value)
 
 
 @cache
@@ -84,80 +67,94 @@ def dropped(shape: tuple[int, int]) -> Any:
     return xp.asarray(philox_4x32(rows[:, None], cols, zero, zero, low, high)[0] < 2**31)
 
 
-def torch_gelu(value: Any, approximate: str = "none") -> Any:
-    return cases.torch().nn.functional.gelu(value, approximate=approximate)
+def torch_gelu(approximate: str) -> Callable[[Any], Any]:
+    return lambda v: cases.torch().nn.functional.gelu(v, approximate=approximate)
 
 
-# By the text of the epilogue. Those with several steps, and `dequantise`, are compared with cuBLAS
-# and separate kernels; the others, the whole catalogue, with the same kernel without an epilogue.
+STEPS = {
+    "bias": Step(e.bias, lambda v, vector: v + vector, ("vector",), in_cuda="({0} + vector)"),
+    "bias_column": Step(e.bias_column, lambda v, column: v + column, ("column",)),
+    "relu": Step(
+        lambda: e.relu.bound, lambda v: xp.maximum(v, 0.0), in_torch=lambda v: v.relu(),
+        in_cuda="fmaxf({0}, 0.0f)",
+    ),
+    "leaky_relu": Step(lambda: e.leaky_relu(0.125), lambda v: xp.where(v > 0.0, v, 0.125 * v)),
+    "gelu": Step(
+        lambda: e.gelu.bound, lambda v: 0.5 * v * (1.0 + erf(0.5**0.5 * v)), is_exact=False,
+        in_torch=torch_gelu("none"), in_cuda="0.5f * {0} * (1.0f + erff(0.70710678f * {0}))",
+    ),
+    "gelu_tanh": Step(
+        lambda: e.gelu_tanh.bound, gelu_tanh, is_exact=False, in_torch=torch_gelu("tanh"),
+        in_cuda="0.5f * {0} * (1.0f + tanhf(0.79788456f * {0} * (1.0f + 0.044715f * {0} * {0})))",
+    ),
+    "fast_gelu_tanh": Step(lambda: e.fast_gelu_tanh.bound, gelu_tanh, is_exact=False),
+    "squared_magnitude": Step(
+        lambda: e.squared_magnitude.bound, lambda v: xp.real(v) ** 2 + xp.imag(v) ** 2
+    ),
+    "sigmoid": Step(lambda: e.sigmoid.bound, lambda v: 1.0 / (1.0 + xp.exp(-v)), is_exact=False),
+    "silu": Step(lambda: e.silu.bound, lambda v: v * (1.0 / (1.0 + xp.exp(-v))), is_exact=False),
+    "tanh": Step(lambda: e.tanh.bound, lambda v: xp.tanh(v), is_exact=False),
+    "clamp": Step(lambda: e.clamp(-1.0, 1.0), lambda v: xp.clip(v, -1.0, 1.0)),
+    "residual": Step(
+        e.residual, lambda v, matrix: v + matrix, ("matrix",), in_cuda="({0} + matrix)"
+    ),
+    "scale": Step(lambda: e.scale(0.5), lambda v: 0.5 * v),
+    "scale_rows": Step(e.scale_rows, lambda v, column: v * column, ("column",)),
+    "scale_columns": Step(e.scale_columns, lambda v, vector: v * vector, ("vector",)),
+    "dequantise": Step(
+        e.dequantise, lambda v, column, vector: v * column * vector, ("column", "vector"),
+        is_exact=False,
+    ),
+    "keep": Step(lambda kept: e.keep(kept=kept), lambda v, kept: v, ("kept",)),
+    "dropout": Step(
+        lambda: e.dropout(0.5, SEED), lambda v: xp.where(dropped(v.shape), 0.0, 2.0 * v)
+    ),
+}  # fmt: skip
+
+
+class Chain:
+    """An epilogue of several steps, which its text names."""
+
+    def __init__(self, text: str) -> None:
+        self.steps = [STEPS[name] for name in text.split(" | ")]
+        self.operands = [name for step in self.steps for name in step.operands]
+        self.is_exact = all(step.is_exact for step in self.steps)
+        self.is_fast = "fast_" in text  # may be as far off as other libraries' functions
+
+    def shared_out(self, arrays: Iterable[Any]) -> list[tuple[Step, list[Any]]]:
+        """The steps with their arrays."""
+        remaining = iter(arrays)
+        return [(step, list(islice(remaining, len(step.operands)))) for step in self.steps]
+
+    def bind(self, *arrays: Any) -> Any:
+        return reduce(or_, (step.bind(*own) for step, own in self.shared_out(arrays)))
+
+    def on_arrays(self, value: Any, *arrays: Any) -> Any:
+        for step, own in self.shared_out(arrays):
+            value = step.on_arrays(value, *own)
+        return value
+
+    def in_torch(self, value: Any, *arrays: Any) -> Any:
+        for step, own in self.shared_out(arrays):
+            value = (step.in_torch or step.on_arrays)(value, *own)
+        return value
+
+    @property
+    def in_cuda(self) -> str:
+        return reduce(lambda code, step: step.in_cuda.format(code), self.steps, "value")
+
+
+# Chains that are compared with separate kernels; and `use_gelu` of torch._addmm_activation, which
+# calls cuBLASLt's own epilogue. The catalogue is compared with the same kernel without an epilogue.
 # The squared magnitude is that of complex numbers.
+COMPARED = ("bias | gelu | residual", "bias | relu", "bias | gelu_tanh", "dequantise")
+CUBLASLT = {"bias | relu": False, "bias | gelu_tanh": True, "bias | fast_gelu_tanh": True}
+CATALOGUE = [
+    name for name in STEPS if name not in ("fast_gelu_tanh", "squared_magnitude", "dequantise")
+]
 CHAINS = {
-    "bias | gelu | residual": Chain(
-        ("vector", "matrix"),
-        lambda vector, matrix: e.bias(vector) | e.gelu | e.residual(matrix),
-        lambda value, vector, matrix: gelu(value + vector) + matrix,
-        is_exact=False,
-        in_torch=lambda value, vector, matrix: torch_gelu(value + vector) + matrix,
-        in_cuda="0.5f * (value + vector) * (1.0f + erff(0.70710678f * (value + vector))) + matrix",
-    ),
-    "bias | relu": Chain(
-        ("vector",),
-        lambda vector: e.bias(vector) | e.relu,
-        lambda value, vector: xp.maximum(value + vector, 0.0),
-        in_torch=lambda value, vector: (value + vector).relu(),
-        in_cuda="fmaxf(value + vector, 0.0f)",
-        cublaslt_gelu=False,
-    ),
-    "bias | gelu_tanh": Chain(
-        ("vector",),
-        lambda vector: e.bias(vector) | e.gelu_tanh,
-        lambda value, vector: gelu_tanh(value + vector),
-        is_exact=False,
-        in_torch=lambda value, vector: torch_gelu(value + vector, "tanh"),
-        in_cuda=(
-            "0.5f * (value + vector) * (1.0f + tanhf(0.79788456f * (value + vector) "
-            "* (1.0f + 0.044715f * (value + vector) * (value + vector))))"
-        ),
-        cublaslt_gelu=True,
-    ),
-    "bias | fast_gelu_tanh": Chain(
-        ("vector",),
-        lambda vector: e.bias(vector) | e.fast_gelu_tanh,
-        lambda value, vector: gelu_tanh(value + vector),
-        is_exact=False,
-        is_fast=True,
-        cublaslt_gelu=True,
-    ),
-    "bias | squared_magnitude": Chain(
-        ("vector",),
-        lambda vector: e.bias(vector) | e.squared_magnitude,
-        lambda value, vector: xp.real(value + vector) ** 2 + xp.imag(value + vector) ** 2,
-    ),
-    "dequantise": Chain(
-        ("column", "vector"),
-        lambda column, vector: e.dequantise(column, vector),
-        lambda value, column, vector: value * column * vector,
-        is_exact=False,
-        in_torch=lambda value, column, vector: value * column * vector,
-    ),
-    "bias": Chain(("vector",), e.bias, lambda value, vector: value + vector),
-    "bias_column": Chain(("column",), e.bias_column, lambda value, column: value + column),
-    "relu": Chain((), lambda: e.relu.bound, lambda v: xp.maximum(v, 0.0)),
-    "leaky_relu": Chain((), lambda: e.leaky_relu(0.125), lambda v: xp.where(v > 0.0, v, 0.125 * v)),
-    "gelu": Chain((), lambda: e.gelu.bound, gelu, is_exact=False),
-    "gelu_tanh": Chain((), lambda: e.gelu_tanh.bound, gelu_tanh, is_exact=False),
-    "sigmoid": Chain((), lambda: e.sigmoid.bound, sigmoid, is_exact=False),
-    "silu": Chain((), lambda: e.silu.bound, lambda v: v * sigmoid(v), is_exact=False),
-    "tanh": Chain((), lambda: e.tanh.bound, lambda v: xp.tanh(v), is_exact=False),
-    "clamp": Chain((), lambda: e.clamp(-1.0, 1.0), lambda v: xp.clip(v, -1.0, 1.0)),
-    "residual": Chain(("matrix",), e.residual, lambda value, matrix: value + matrix),
-    "scale": Chain((), lambda: e.scale(0.5), lambda v: 0.5 * v),
-    "scale_rows": Chain(("column",), e.scale_rows, lambda value, column: value * column),
-    "scale_columns": Chain(("vector",), e.scale_columns, lambda value, vector: value * vector),
-    "keep": Chain(("kept",), lambda kept: e.keep(kept=kept), lambda value, kept: value),
-    "dropout": Chain((), lambda: e.dropout(0.5, SEED), drop_half),
+    text: Chain(text) for text in (*COMPARED, *CUBLASLT, "bias | squared_magnitude", *CATALOGUE)
 }
-CATALOGUE = [text for text in CHAINS if " | " not in text and text != "dequantise"]
 
 
 @dataclass(frozen=True)
@@ -229,7 +226,7 @@ class FusedCase(Case):
         """The sums, and the results, which are not rounded."""
         sums = xp.matmul(widened(x.a), widened(x.b))
         arrays = {name: widened(array) for name, array in x.arrays.items()}
-        return sums, self.chain.on_arrays(sums, *as_columns(arrays).values())
+        return sums, self.chain.on_arrays(sums, *as_columns(arrays))
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
         sums, values = expected
@@ -239,9 +236,9 @@ class FusedCase(Case):
         result = call()
         is_plan = isinstance(call, dxgemm.Plan)
         if is_plan and call.explain().work.epilogue is None:
-            is_right, kept = self.is_rounded(result, sums, self.sums_dtype), []
+            is_right, kept = is_rounded(result, sums, self.sums_dtype), []
         elif self.chain.is_exact:
-            is_right = self.is_rounded(result, values, self.out_dtype)
+            is_right = is_rounded(result, values, self.out_dtype)
         else:
             eps, factors = EPS[self.working_dtype], (OWN_EPS, OWN_ABSOLUTE_EPS)
             if not is_plan or self.chain.is_fast:
@@ -249,17 +246,18 @@ class FusedCase(Case):
             relative = max(factors[0] * eps, EPS[self.out_dtype])
             allowed = relative * abs(values) + factors[1] * eps
             is_right = bool((abs(widened(result) - values) <= allowed).all())
-        is_kept = all(self.is_rounded(array, sums, self.sums_dtype) for array in kept)
+        is_kept = all(is_rounded(array, sums, self.sums_dtype) for array in kept)
         self.require(is_right and is_kept, name)
         return {}
 
-    def is_rounded(self, found: Any, exact: Any, dtype: str) -> bool:
-        return same(widened(found), widened(to_dtype(exact, dtype)))
+
+def is_rounded(found: Any, exact: Any, dtype: str) -> bool:
+    return same(widened(found), widened(to_dtype(exact, dtype)))
 
 
-def as_columns(arrays: dict[str, Any]) -> dict[str, Any]:
+def as_columns(arrays: dict[str, Any]) -> list[Any]:
     """Columns as (m, 1), so that they are broadcast along the rows."""
-    return {name: a[:, None] if name == "column" else a for name, a in arrays.items()}
+    return [a[:, None] if name == "column" else a for name, a in arrays.items()]
 
 
 def fused(implementation: Any = None) -> Callable[[FusedCase, Operands], dxgemm.Plan]:
@@ -274,10 +272,10 @@ def fused(implementation: Any = None) -> Callable[[FusedCase, Operands], dxgemm.
 
 def plain(implementation: Any = None) -> Callable[[FusedCase, Operands], dxgemm.Plan]:
     """Variant: the kernel of `fused(implementation)` without the epilogue."""
-    return lambda case, x: product(case, x, own_choice(fused(implementation)(case, x)))
+    return lambda case, x: product(x, own_choice(fused(implementation)(case, x)))
 
 
-def product(case: FusedCase, x: Operands, implementation: Any = None) -> dxgemm.Plan:
+def product(x: Operands, implementation: Any = None) -> dxgemm.Plan:
     return dxgemm.plan(x.a, x.b, out=x.sums, implementation=implementation)
 
 
@@ -290,79 +288,63 @@ def own_choice(plan: dxgemm.Plan) -> tuple[str, Any]:
 def separate_kernels(case: FusedCase, x: Operands) -> Call:
     """cuBLAS, then one kernel that `cupy.fuse` makes of the chain."""
     cases.gpu_only()
-    plan, arrays = product(case, x, "cublas"), as_columns(x.arrays).values()
+    plan, arrays = product(x, "cublas"), as_columns(x.arrays)
+    kernel = chain_kernel(case.epilogue, case.out_dtype, case.working_dtype, case.is_complex)
     if case.is_complex:
-        chain = fused_complex_kernel(case.epilogue)
-        return lambda: chain(plan(), *arrays)
+        return lambda: kernel(plan(), *arrays)
     arguments = [x.sums, *arrays, x.out]
     if case.out_dtype == "bfloat16":
-        kernel = bfloat16_kernel(case.epilogue)
         arguments = [xp.from_dlpack(a.view(cases.torch().int16)).view("uint16") for a in arguments]
-    else:
-        kernel = fused_kernel(case.epilogue, case.working_dtype)
-
     return cases.returning(x.out, lambda: (plan(), kernel(*arguments)))
 
 
 @cache
-def fused_complex_kernel(epilogue: str) -> Any:
-    return xp.fuse(kernel_name="chain")(CHAINS[epilogue].on_arrays)
+def chain_kernel(epilogue: str, dtype: str, working_dtype: str, is_complex: bool) -> Any:
+    """One kernel of (sums, arrays..., out), which computes as `gemm` does; complex without out.
 
-
-@cache
-def fused_kernel(epilogue: str, dtype: str) -> Any:
-    """One kernel of (sums, arrays..., out), which computes in `dtype` as `gemm` does."""
-    on_arrays = CHAINS[epilogue].on_arrays
+    bfloat16 is taken as bits, as `cupy.fuse` does not know it.
+    """
+    chain = CHAINS[epilogue]
+    if is_complex:
+        return xp.fuse(kernel_name="chain")(chain.on_arrays)
+    if dtype == "bfloat16":
+        names = ("value", *chain.operands)
+        wide = (f"float {n} = __uint_as_float((unsigned){n}_bits << 16);" for n in names)
+        return xp.ElementwiseKernel(
+            ", ".join(f"uint16 {n}_bits" for n in names),
+            "uint16 out",
+            f"{' '.join(wide)} unsigned bits = __float_as_uint({chain.in_cuda}); "
+            "out = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;",
+            "bfloat16_chain",
+        )
 
     @xp.fuse
     def kernel(*arguments: Any) -> None:
         *arrays, out = arguments
-        out[...] = on_arrays(*(array.astype(dtype) for array in arrays))
+        out[...] = chain.on_arrays(*(array.astype(working_dtype) for array in arrays))
 
     return kernel
 
 
-@cache
-def bfloat16_kernel(epilogue: str) -> Any:
-    """The same of bfloat16 as bits, which `cupy.fuse` does not take."""
-    chain = CHAINS[epilogue]
-    names = ("value", *chain.operands)
-    widened_names = " ".join(
-        f"float {n} = __uint_as_float((unsigned){n}_bits << 16);" for n in names
-    )
-    return xp.ElementwiseKernel(
-        ", ".join(f"uint16 {n}_bits" for n in names),
-        "uint16 out",
-        f"{widened_names} unsigned bits = __float_as_uint({chain.in_cuda}); "
-        "out = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;",
-        "bfloat16_chain",
-    )
-
-
 def torch_operations(case: FusedCase, x: Operands) -> Call:
     """cuBLAS, then torch's operations one by one."""
-    plan = product(case, x, "cublas")
-    value, *arrays = map(as_tensor, (x.sums, *as_columns(x.arrays).values()))
-
-    return lambda: (plan(), case.chain.in_torch(value, *arrays))[1]
+    value, *arrays = map(as_tensor, (x.sums, *as_columns(x.arrays)))
+    plan, in_torch = product(x, "cublas"), case.chain.in_torch
+    return lambda: (plan(), in_torch(value, *arrays))[1]
 
 
 def cublaslt_epilogue(case: FusedCase, x: Operands) -> Call:
     """cuBLASLt's own epilogue, by way of torch."""
     multiply = cases.torch().ops.aten._addmm_activation.out
     a, b, out, vector = map(as_tensor, (x.a, x.b, x.out, x.arrays["vector"]))
-    return lambda: multiply(vector, a, b, use_gelu=case.chain.cublaslt_gelu, out=out)
+    return lambda: multiply(vector, a, b, use_gelu=CUBLASLT[case.epilogue], out=out)
 
 
-BASELINES = {
-    "cublas_cupy": separate_kernels,
-    "cublas_torch": torch_operations,
-    "cublaslt": cublaslt_epilogue,
-}
+SEPARATE = {"cublas_cupy": separate_kernels, "cublas_torch": torch_operations}
+BASELINES = {**SEPARATE, "cublaslt": cublaslt_epilogue}
 
 
-def baselines_of(case: FusedCase) -> dict[str, Callable[..., Call]]:
+def baselines_of(case: FusedCase) -> dict[str, Any]:
     """What else computes the epilogue of a case."""
-    names = ["cublas_cupy", "cublas_torch"] if case.chain.in_torch else []
-    names += ["cublaslt"] if case.chain.cublaslt_gelu is not None else []
-    return {name: BASELINES[name] for name in names}
+    found: dict[str, Any] = dict(SEPARATE) if case.epilogue in COMPARED else {}
+    return found | ({"cublaslt": cublaslt_epilogue} if case.epilogue in CUBLASLT else {})

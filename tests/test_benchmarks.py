@@ -453,7 +453,7 @@ def test_chains_and_reducers_are_what_they_are_called() -> None:
         case = fused.FusedCase("float64", 6, 5, 3, epilogue=text)
         arrays = case.operands(np.random.default_rng(1), is_exact=True).arrays
         expected, _ = chain.bind(*arrays.values()).on_host(values)
-        found = chain.on_arrays(values, *fused.as_columns(arrays).values())
+        found = chain.on_arrays(values, *fused.as_columns(arrays))
         tolerance = 1e-6 if text == "dequantise" else 1e-14
         np.testing.assert_allclose(found, expected, tolerance, tolerance, err_msg=text)
     for text, reducer in reduced.REDUCERS.items():
