@@ -57,31 +57,29 @@ found = {"seconds": time.perf_counter() - start, "loaded": sorted(loaded() - bef
 exec(check, names)
 print(json.dumps({**found, **{name: names[name] for name in ("returned", "unavailable")}}))
 """
-# Sums of products of such integers are exact.
+# Operands, sums of products of which are exact, in a library that has a context; and their check.
 OPERANDS = f"""
 import numpy as np
 rng = np.random.default_rng(0)
-a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{}}") for _ in range(3))
-expected, wait, fetch = a @ b, lambda: None, lambda: out
+a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{dtype}}") for _ in range(3))
+expected, wait = a @ b, lambda: None
+{{upload}}
+wait()
 """
-# Operands on the GPU, and the library's context.
 UPLOADS = {
     "numpy": "",
-    "cupy": """
-import cupy
+    "cupy": """import cupy
 a, b, out = map(cupy.asarray, (a, b, out))
-wait, fetch = cupy.cuda.Device().synchronize, lambda: out.get()
-wait()
-""",
-    "torch": """
-import torch
+wait = cupy.cuda.Device().synchronize""",
+    "torch": """import torch
 a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
-wait, fetch = torch.cuda.synchronize, lambda: out.cpu()
-wait()
-""",
+wait = torch.cuda.synchronize""",
 }
 GEMM = "import dxgemm\ndxgemm.gemm(a, b, out=out, implementation={!r})\nwait()"
-CHECK = "np.testing.assert_array_equal(fetch(), expected)"
+CHECK = """
+found = out.get() if hasattr(out, "get") else np.asarray(out.cpu() if hasattr(out, "cpu") else out)
+np.testing.assert_array_equal(found, expected)
+"""
 NVMATH = """
 try:
     from nvmath_pipeline import nvmath_pipeline
@@ -129,50 +127,46 @@ def problem_of(dtype: str, implementation: str) -> dict[str, Any]:
     return {"dtype": dtype, "implementation": implementation, **dict.fromkeys("mnk", SIZE)}
 
 
-def first_call(step: str, cache: str, library: str, dtype: str, implementation: str) -> Start:
+def first_call(cache: str, library: str, dtype: str, implementation: str, more: str = "") -> Start:
     """The first gemm, after the library, its context and the operands."""
-    named = None if implementation == OWN else implementation
-    code = OPERANDS.format(dtype) + UPLOADS[library], GEMM.format(named), CHECK
+    step = {"wheel": "first call, wheels"}.get(cache, f"first call, {cache} cache") + more
+    gemm = GEMM.format(None if implementation == OWN else implementation)
+    code = OPERANDS.format(dtype=dtype, upload=UPLOADS[library]), gemm, CHECK
     return Start(step, code, cache, problem_of(dtype, implementation))
 
 
 def list_starts() -> list[Start]:
     steps = "import dxgemm", "from dxgemm import gemm"
     starts = [Start(each, ("import numpy", each, "")) for each in steps]
-    calls = list(product(DTYPES, FIRST_CALLS))
-    caches = {"cold": "cold cache"} if SMOKE else {"wheel": "wheels", "warm": "warm cache"}
-    for kept, text in (caches | {"cold": "cold cache"}).items():
-        starts += [first_call(f"first call, {text}", kept, HOME, *call) for call in calls]
+    caches = ["cold"] if SMOKE else ["wheel", "warm", "cold"]
+    starts += [first_call(c, HOME, d, name) for c, d, name in product(caches, DTYPES, FIRST_CALLS)]
     if SMOKE:  # the simulator loads no kernels, and builds none
         return starts
     for library in filter(find_spec, ("torch", "numpy")):  # before NumPy's there is no CUDA context
-        step = f"first call, wheels, {library}"
-        starts.append(first_call(step, "wheel", library, "float32", OWN))
+        starts.append(first_call("wheel", library, "float32", OWN, f", {library}"))
     path = f"\nimport sys, dxgemm\nsys.path.append({str(REPOSITORY / 'examples')!r})"
-    code = OPERANDS.format("float64") + UPLOADS["cupy"] + path, NVMATH, ""
-    step, problem = "nvmath.device pipeline, one shape", problem_of("float64", "nvmath.device")
-    starts.append(Start(step, code, "cold", problem, is_long=True))
-    problem = {"dtype": "float32", "implementation": "tuned"}
-    code = "import dxgemm", BUILD, ""
-    return [*starts, Start("build ahead", code, "cold", problem, is_long=True)]
+    code = OPERANDS.format(dtype="float64", upload=UPLOADS["cupy"]) + path, NVMATH, ""
+    problem = problem_of("float64", "nvmath.device")
+    tuned = {"dtype": "float32", "implementation": "tuned"}
+    return [
+        *starts,
+        Start("nvmath.device pipeline, one shape", code, "cold", problem, is_long=True),
+        Start("build ahead", ("import dxgemm", BUILD, ""), "cold", tuned, is_long=True),
+    ]
 
 
-def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
-    """Environment of a new process; `cache` is its kernel cache."""
-    environment = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
-    environment["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
-    return environment
-
-
-def run_fresh(
-    cache: Path, code: Sequence[str], simulator: bool = SMOKE, path: Path | None = None
-) -> dict[str, Any]:
-    """Run one step in a new process, where packages in the folder `path` are installed too."""
-    environment = environment_with(cache, simulator)
+def environment(cache: Path, simulator: bool = SMOKE, path: Path | None = None) -> dict[str, str]:
+    """Environment of a new process, with a kernel cache, and a folder of installed packages."""
+    found = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
+    found["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
     if path:
-        known = environment.get("PYTHONPATH", "")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, str(path))))
+        found["PYTHONPATH"] = os.pathsep.join([*filter(None, [found.get("PYTHONPATH")]), str(path)])
+    return found
+
+
+def run_fresh(code: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Run one step in a new process."""
     command = [sys.executable, "-c", PROCESS, *code]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
@@ -192,7 +186,7 @@ def measure_start(row: Row) -> Found:
         for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
             folder = Path(name, str(number) if start.cache == "cold" else "kernels")
             path = wheel() if start.cache == "wheel" else None
-            samples.append(run_fresh(folder, start.code, path=path))
+            samples.append(run_fresh(start.code, environment(folder, path=path)))
         is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
     if samples[0]["unavailable"]:
         return {OWN: Measured(refusal=samples[0]["unavailable"])}
@@ -238,7 +232,8 @@ def measure_pipeline(row: Row) -> Found:
         f"{spec}spec = replace(spec, epilogue=Fusion((epilogues.{e},), ()))" for e in EPILOGUES
     ]
     with tempfile.TemporaryDirectory() as cache:
-        samples = [run_fresh(Path(cache), (code, KERNEL, ""), False) for code in [spec, *codes]]
+        given = environment(Path(cache), simulator=False)
+        samples = [run_fresh((code, KERNEL, ""), given) for code in [spec, *codes]]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
     parts = samples[:1], samples[1:]
     return {name: measured(part) for name, part in zip(row.variants, parts)}
@@ -250,8 +245,8 @@ def measure_demo(row: Row) -> Found:
         return dict.fromkeys(row.variants, Measured(refusal="the simulator builds no kernels"))
     command = [sys.executable, "-m", "dxgemm", "demo"]
     with tempfile.TemporaryDirectory() as cache:
-        start, environment = time.perf_counter(), environment_with(Path(cache))
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        start, given = time.perf_counter(), environment(Path(cache))
+        with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True) as demo:
             assert demo.stdout is not None
             assert "digits right" in demo.stdout.readline()
             first_s = time.perf_counter() - start
@@ -268,10 +263,12 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
 
 
 PIPELINES = [Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))]
-STEPS = dict.fromkeys(
-    ["pipeline kernel, cold cache", *(["pipeline kernel, new epilogue"] * (not SMOKE))]
-)
-DEMO = dict.fromkeys(["demo, first result", "demo, cold cache"])
+STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"][: 1 + bool(EPILOGUES)]
+DEMO = ["demo, first result", "demo, cold cache"]
 bench_start = bench(list_starts(), {OWN: None}, describe=describe, measuring=measure_start)
-bench_pipeline = bench(PIPELINES, STEPS, describe=describe, measuring=measure_pipeline)
-bench_demo = bench([Start("demo")], DEMO, describe=describe, measuring=measure_demo)
+bench_pipeline, bench_demo = (
+    bench(starts, dict.fromkeys(steps), describe=describe, measuring=measuring)
+    for starts, steps, measuring in (
+        (PIPELINES, STEPS, measure_pipeline), ([Start("demo")], DEMO, measure_demo),
+    )
+)  # fmt: skip

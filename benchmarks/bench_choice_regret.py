@@ -100,25 +100,23 @@ def cublas_sampler(bench: Bench, workload: Workload) -> Sampler | None:
     """The time of cuBLAS, and of a kernel for the epilogue; None where cuBLAS cannot do it."""
     if SMOKE:
         return None
+    import torch
     from cupy_backends.cuda.libs.cublas import CUBLASError
 
+    options: Any = {"implementation": "cublas", "precision": workload.precision}
+
+    def call(a: Any, b: Any, out: Any) -> Any:
+        plan = dxgemm.plan(a, b, out=out, **options)
+        if not workload.epilogue:
+            return plan
+        result, gelu = torch.from_dlpack(out), torch.ops.aten.gelu.out
+        return lambda: (plan(), gelu(result, approximate="tanh", out=result))
+
     try:
-        plans = [
-            dxgemm.plan(a, b, out=out, implementation="cublas", precision=workload.precision)
-            for a, b, out in bench.operands
-        ]
-        plans[0]()
+        calls = [call(*operands) for operands in bench.operands]
+        calls[0]()
     except (dxgemm.errors.DxgemmError, CUBLASError):
         return None
-    if not workload.epilogue:
-        return Sampler(plans, timer())
-    import torch
-
-    def with_gelu(plan: Any, out: Any) -> Any:
-        result = torch.from_dlpack(out)
-        return lambda: (plan(), torch.ops.aten.gelu.out(result, approximate="tanh", out=result))
-
-    calls = [with_gelu(plan, out) for plan, (_, _, out) in zip(plans, bench.operands, strict=True)]
     return Sampler(calls, timer())
 
 
