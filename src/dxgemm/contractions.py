@@ -55,7 +55,7 @@ def einsum(
         call = einsum_call(subscripts, operands, out, epilogue, beta)
         return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
-        error.name_call("einsum")
+        error.name_call("einsum", c="out")
         raise
 
 
@@ -91,7 +91,7 @@ def tensordot(
         call = tensordot_call(a, b, axes, out, epilogue, beta)
         return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
-        error.name_call("tensordot")
+        error.name_call("tensordot", c="out")
         raise
 
 
