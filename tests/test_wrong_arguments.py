@@ -10,6 +10,7 @@ import inspect
 import traceback
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,6 +136,11 @@ def symmetric():
     return {"a": ones(4, 5), "c": ones(4, 4), "beta": 1.0}
 
 
+@wraps(dxgemm.tensordot)
+def einsum(a, b, axes="ij,jk->ik", **options):
+    return dxgemm.einsum(axes, a, b, **options)
+
+
 CALLS = {
     "gemm": (dxgemm.gemm, product),
     "plan": (dxgemm.plan, product),
@@ -155,6 +161,12 @@ CALLS = {
     ),
     "prepare": (dxgemm.prepare, lambda: {"b": on_gpu(ones(5, 6))}),
     "emulation_fallbacks": (dxgemm.emulation_fallbacks, dict),
+    "einsum": (einsum, lambda: {"a": ones(4, 5), "b": ones(5, 6)}),
+    "tensordot": (dxgemm.tensordot, lambda: {"a": ones(4, 5), "b": ones(5, 6), "axes": 1}),
+    "transpose": (dxgemm.transpose, lambda: {"a": ones(4, 5), "axes": (1, 0)}),
+    "inner": (partial(dxgemm.inner, lambda x, y: x * y), dict),
+    "patch": (dxgemm.patch, dict),
+    "device.tile": (dxgemm.device.tile, lambda: {"dtype": "float32"}),
 }
 REDUCTIONS = [name for name in reductions.__all__ if name.islower()]
 OF_TORCH = ("linear", "gemm", "matmul", "gemm_grouped")
