@@ -21,7 +21,7 @@ from torch.jit._builtins import _register_builtin
 from dxgemm import api
 from dxgemm.drop_in import routing
 from dxgemm.drop_in.routing import Hook, Replaced, current
-from dxgemm.errors import DxgemmError
+from dxgemm.errors import DxgemmError, ShapeError
 from dxgemm.gpu.status import simulator_enabled
 
 OPERATORS = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm")
@@ -121,8 +121,14 @@ def _dtype(arguments: Any, _: Any) -> str:
 
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
     name = hook.name
+    is_batch = "bmm" in name
+    ndims = (3, 3) if is_batch else (2, 1) if "mv" in name else (2, 2)
 
     def product(keyset: Any, *operands: torch.Tensor, **factors: Any) -> torch.Tensor:
+        a, b = operands[-2:]
+        a_shape, b_shape = a.shape, b.shape
+        if (len(a_shape), len(b_shape)) != ndims or (is_batch and a_shape[0] != b_shape[0]):
+            return hook.theirs(keyset, *operands, **factors)  # refuses what `gemm` broadcasts
         if _State.invariant:
             if operands[-1].dtype not in _INVARIANT_DTYPES:
                 return hook.theirs(keyset, *operands, **factors)
@@ -134,10 +140,9 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         patch = current()
         if patch is None:
             return hook.theirs(keyset, *operands, **factors)
-        a, b = operands[-2:]
         # In one piece: each step of a loop would take as long as a field.
         layout: tuple[Any, ...] = (
-            name, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+            name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
         )  # fmt: skip
         if len(operands) > 2 or factors:
             addend = operands[0]
@@ -162,7 +167,7 @@ def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
         if not (_is_plain(a) and _is_plain(b)) or _any_mode():
             return theirs(a, b)
         a_shape, b_shape = a.shape, b.shape
-        if not len(a_shape) == ndim == len(b_shape):
+        if not len(a_shape) == ndim == len(b_shape) or (ndim > 2 and a_shape[0] != b_shape[0]):
             return theirs(a, b)
         patch = current()
         if patch is None:
@@ -217,10 +222,14 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
         _: Any, addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
         beta: Any = 1, alpha: Any = 1, **options: Any,
     ) -> torch.Tensor:  # fmt: skip
+        cols = () if is_vector else b.shape[-1:]
+        try:
+            c = addend.expand((*a.shape[:-1], *cols))
+        except RuntimeError as error:  # of shapes that torch refuses in its own words
+            raise ShapeError(f"gemm: {error}") from error
         if is_vector:
-            addend, b = addend.expand(a.shape[:1])[:, None], b[:, None]
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-        c = addend.expand(out.shape)
+            c, b = c[:, None], b[:, None]
+        out = a.new_empty(c.shape)
         if _levels() < 0 and not (addend.requires_grad or a.requires_grad or b.requires_grad):
             result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         else:
