@@ -112,6 +112,14 @@ def test_an_empty_k_gives_zero_and_no_blocks_write_nothing():
     assert (on_host(out) == 1).all()
 
 
+@pytest.mark.parametrize("dtype, layouts", TILES, ids=str)
+def test_rows_that_b_lacks_count_as_zero(dtype, layouts):
+    own, a, b = TILES[dtype, layouts], ints((5, 19), dtype), ints((17, 6), dtype, 1)
+    out, ones = xp.zeros((5, 6), dtype), xp.ones(6, dtype)
+    own.launch(make_scaled(own), own.blocks(5, 6), a, b, ones, 0, out)
+    np.testing.assert_array_equal(on_host(out), scaled_by_numpy(a[:, :17], b, ones, 0))
+
+
 def make_chain(tile, function):
     def chain(x, w1, w2, out):
         row = cuda.blockIdx.x * tile.m
@@ -391,6 +399,12 @@ def test_arguments_that_a_kernel_cannot_take():
         ({"scale": "scale"}, errors.ArrayTypeError, "argument 2 is 'scale'"),
         ({"shift": 2**70}, errors.DtypeError, "beyond 64 bits"),
         ({"shift": 2j}, errors.ArrayTypeError, "argument 3 is 2j"),
+        (
+            {"a": xp.zeros(4 * m * k + 1, "int8")[1:].view("float32").reshape(m, k)},
+            errors.LayoutError,
+            "argument 0 starts at an address",
+        ),
+        ({"more": out}, errors.SettingError, "scaled takes 5 arguments, but 6 are passed"),
     ]
     for change, kind, message in wrong:
         with pytest.raises(kind, match=message):

@@ -276,9 +276,10 @@ def tile(
     from dxgemm.handwritten.frames.block_tile import kept_bytes
 
     configs = _configs(dtype, layouts, by_wgmma)
-    if not all(isinstance(size, int) for size in (m, n)) or (m, n) not in configs:
+    m, n = check_size("m", m), check_size("n", n)
+    if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
-        raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
+        raise ShapeError(f"gemm: no tile of {dtype} is {m}x{n}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
     config = configs[m, n]
     if by_wgmma:
