@@ -8,7 +8,7 @@ import torch
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm.torch.operands import list_shapes
+from dxgemm.torch.operands import check_dtype, list_shapes
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 RESULTS = (torch.bfloat16, torch.float16, torch.float32, *FLOAT8)
@@ -19,14 +19,6 @@ def _check_float8(call: str, a: torch.Tensor, b: torch.Tensor) -> None:
         raise errors.DtypeError(
             f"{call}: input is {a.dtype} and mat2 is {b.dtype}; both must be float8_e4m3fn or "
             "float8_e5m2."
-        )
-
-
-def _check_result(call: str, out_dtype: torch.dtype) -> None:
-    if out_dtype not in RESULTS:
-        raise errors.DtypeError(
-            f"{call}: out_dtype is {out_dtype}; pass bfloat16, float16, float32, "
-            "float8_e4m3fn or float8_e5m2."
         )
 
 
@@ -47,7 +39,7 @@ def _empty_scaled(
             f"scaled_mm: {list_shapes(input=a, mat2=b)}; they must be (m, k) and (k, n)."
         )
     out_dtype = a.dtype if out_dtype is None else out_dtype
-    _check_result("scaled_mm", out_dtype)
+    check_dtype("scaled_mm: out_dtype", out_dtype, RESULTS)
     if scale_result is not None and out_dtype not in FLOAT8:
         raise errors.DtypeError(
             f"scaled_mm: scale_result is for results of float8, and out_dtype is {out_dtype}; "
@@ -92,7 +84,7 @@ def _empty_group(
 ) -> torch.Tensor:
     """Check the operands of `scaled_grouped_mm` and allocate its result."""
     _check_float8("scaled_grouped_mm", a, b)
-    _check_result("scaled_grouped_mm", out_dtype)
+    check_dtype("scaled_grouped_mm: out_dtype", out_dtype, RESULTS)
     dimensions = a.ndim, b.ndim
     known = ((3, 3),) if offsets is None else ((2, 3), (3, 2))
     if dimensions not in known or a.shape[-1] != b.shape[-2]:
