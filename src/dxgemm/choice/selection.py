@@ -23,12 +23,13 @@ from dxgemm.choice.legality import (
     is_plain,
     is_sliceable,
     legal_kernels,
+    lined_operands,
     reduction_paths,
     refusal,
     triangle_paths,
     triangular,
 )
-from dxgemm.choice.model import folding_us, predict, reducing_us, schedule
+from dxgemm.choice.model import copying_us, folding_us, predict, reducing_us, schedule
 from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
@@ -38,7 +39,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
 from dxgemm.handwritten.parts.operands import BYTES, FLOAT8
-from dxgemm.problem.problem import Problem, stored_problem
+from dxgemm.problem.problem import Problem, changed, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
@@ -101,7 +102,8 @@ def rank(
         reason = f"{asked.implementation.name} was asked for"
         return Ranking((asked,), dict.fromkeys(others, reason))
     legal = _fitting_kernels(problem, device)
-    candidates = _in_order(time_candidates(problem, device, legal))
+    found = time_candidates(problem, device, legal) + time_lined(problem, device, legal)
+    candidates = _in_order(found)
     unfit = [i for i in IMPLEMENTATIONS if i not in legal]
     rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
     for slower in candidates[1:]:
@@ -121,6 +123,7 @@ class Times:
             single slice.
         stores_matrix: True if a reduction is unfused.
         triangle: path to a symmetric result, see `Candidate.triangle`.
+        lines: operands that are copied to cache lines, see `Candidate.lines`.
         is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
     """
 
@@ -129,6 +132,7 @@ class Times:
     us: np.ndarray
     stores_matrix: bool = False
     triangle: str = "whole"
+    lines: str = ""
     is_simulated: bool = False
 
     def candidate(self, place: int) -> Candidate:
@@ -138,8 +142,9 @@ class Times:
         note = ""
         if self.is_simulated:
             note = "with barriers" if us else "without barriers, which the simulator is slow at"
-        stores, triangle = self.stores_matrix, self.triangle
-        return Candidate(row.implementation, row.config, slices, stores, us, note, triangle)
+        paths = {"triangle": self.triangle, "lines": self.lines}
+        stores = self.stores_matrix
+        return Candidate(row.implementation, row.config, slices, stores, us, note, **paths)
 
 
 def time_candidates(
@@ -182,6 +187,29 @@ def time_candidates(
     return found
 
 
+def time_lined(
+    problem: Problem,
+    device: DeviceFacts,
+    implementations: Iterable[Implementation],
+    only: tuple[Any, int] | None = None,
+) -> list[Times]:
+    """Predict the times with copies of operands to cache lines, for kernels that read by TMA.
+
+    Args:
+        problem, device, implementations, only: as `time_candidates` takes them.
+    """
+    found: list[Times] = []
+    for lines in () if device.is_simulated else lined_operands(problem):
+        kernels = [i for i in implementations if i.kernel.copies_operands and i.kernel.is_persistent]
+        lined = changed(problem, lines=lines)
+        if kernels and lined.padded != lined.aligned.padded:
+            times = _time(lined.aligned, device, kernels, only, is_sliceable(problem))
+            times.us += copying_us(lined, device)
+            times.lines = lines
+            found.append(times)
+    return found
+
+
 def best_of(
     problem: Problem,
     device: DeviceFacts,
@@ -194,6 +222,7 @@ def best_of(
         problem, device, implementations, only: as `time_candidates` takes them.
     """
     found = time_candidates(problem, device, implementations, only)
+    found += time_lined(problem, device, implementations, only)
     bests = [times.candidate(int(times.us.argmin())) for times in found]
     return bests[0] if len(bests) == 1 else min(bests, key=_time_of)
 
@@ -212,7 +241,9 @@ def _first_that_supports(problem: Problem, device: DeviceFacts) -> Candidate | N
         place = int(times.us.argmin())
         kernel = times.columns.rows[place].implementation
         if refuses[kernel](problem) is None:
-            return times.candidate(place)
+            best = times.candidate(place)
+            lined = time_lined(problem, device, (kernel,))
+            return min([best, *(t.candidate(int(t.us.argmin())) for t in lined)], key=_time_of)
         times.us[times.columns.places[kernel]] = np.inf
     return None
 
