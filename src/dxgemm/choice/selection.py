@@ -200,7 +200,9 @@ def time_lined(
     """
     found: list[Times] = []
     for lines in () if device.is_simulated else lined_operands(problem):
-        kernels = [i for i in implementations if i.kernel.copies_operands and i.kernel.is_persistent]
+        kernels = [
+            i for i in implementations if i.kernel.copies_operands and i.kernel.is_persistent
+        ]
         lined = changed(problem, lines=lines)
         if kernels and lined.padded != lined.aligned.padded:
             times = _time(lined.aligned, device, kernels, only, is_sliceable(problem))
