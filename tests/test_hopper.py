@@ -259,3 +259,26 @@ def test_a_broadcast_matrix_is_a_batch_of_one():
     assert a_map.sizes[-1] == 1
     assert b_map.sizes[-1] == 5
     assert b_map.stride_bytes == (256, 32768)
+
+
+COMPILE_EARLY = """
+import re
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+from dxgemm.lower.product import lower_product
+from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.problem.define import contiguous_problem
+for name, config, sizes in (("wgmma", -1, (64, 64, 65)), ("skinny_wgmma", 0, (8, 64, 64))):
+    file, problem = find_implementation(name), contiguous_problem("float16", *sizes)
+    specs = lower_product(file, problem, file.configs("float16")[config], SIMULATED_DEVICE).specs
+    for spec in dict.fromkeys(specs):
+        kernel = compile_kernel(spec, "sm_90a")
+        (waits,) = (found.start() for found in re.finditer("griddepcontrol.wait", kernel.ptx))
+        memory = re.search("(ld|st|red|atom)[.]global|cp[.]async[.]bulk", kernel.ptx).start()
+        print(spec.implementation, kernel.record.begins_early, waits < memory)
+"""
+
+
+def test_kernels_that_begin_early_wait_before_they_read_or_write(run_python):
+    lines = run_python(COMPILE_EARLY).splitlines()
+    assert [line.split()[1:] for line in lines] == [["True", "True"]] * 3, lines

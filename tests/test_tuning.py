@@ -191,9 +191,9 @@ def test_candidates_are_named_after_rows_of_the_table(configs_of_a_gpu):
 def test_all_candidates_of_the_tiny_square_are_measured(configs_of_a_gpu, dtype, precision):
     problem = Workload(dtype, TINY, TINY, TINY, 1, precision).problem()
     (times,) = time_candidates(problem, H200, legal_kernels(problem, H200))
-    names = {row.name for row in times.columns.rows}
+    names = {row.name for row, us in zip(times.columns.rows, times.us) if us < math.inf}
     assert measure.candidates(problem, H200).keys() == names
-    assert times.us.max() > 2 * measure.HOPELESS * times.us.min()  # some look hopeless
+    assert max(times.us[times.us < math.inf]) > 2 * measure.HOPELESS * times.us.min()  # some look hopeless
 
 
 def test_the_kernels_of_a_candidate_are_all_that_it_launches(configs_of_a_gpu):

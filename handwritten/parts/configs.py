@@ -238,6 +238,7 @@ class WgmmaConfig(BaseConfig):
     is_paired: bool = False
 
     dynamic_smem = True
+    begins_early = True
     split_k = 1
     matrices = 1  # that a block computes at a time
     tile_k = ROW_BYTES // 2  # of 16-bit elements
