@@ -37,8 +37,6 @@ from dxgemm.choice.selection import (
     rank,
     speed_of,
     speeds_from,
-    time_candidates,
-    time_lined,
 )
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
 from dxgemm.epilogues.chain import bound_epilogue
@@ -450,39 +448,6 @@ def test_aligned_copies_take_time(configs_of_a_gpu):
     for us in times[1:]:
         np.testing.assert_allclose(us - times[0], copied_us)
     np.testing.assert_allclose(both - times[0], 2 * copied_us)
-
-
-def test_an_operand_is_copied_to_cache_lines_where_that_takes_less_time(configs_of_a_gpu):
-    def workload(*sizes, layout="row_col", dtype="float16"):
-        return Workload(dtype, *sizes, 1, None, layout).problem()
-
-    lined = legality.lined_operands
-    shifted = workload(2000, 3000, 2008)
-    assert lined(shifted) == lined(workload(2000, 3000, 2024, dtype="bfloat16")) == ["a", "b", "ab"]
-    assert lined(workload(2000, 3000, 2048)) == [], "rows at cache lines"
-    assert lined(workload(2000, 3000, 2048, layout="row_row")) == ["b"]
-    assert lined(workload(2001, 3001, 2001)) == [], "copied anyhow"
-    assert lined(workload(200, 300, 2008)) == [], "a small product"
-    assert lined(replace(shifted, triangle="lower")) == []
-    assert lined(replace(shifted, copies_any_size=True)) == []
-    # The larger one operand is, the longer takes its copy, and the more is each of the other read.
-    wgmma, chosen = [find_implementation("wgmma")], set()
-    for m, n in ((256, 16384), (1024, 16384), (4096, 4096), (16384, 1024), (16384, 256)):
-        asked = workload(m, n, 4104)
-        (plain,), found = time_candidates(asked, H200, wgmma), time_lined(asked, H200, wgmma)
-        best = choose(asked, H200)
-        assert best == rank(asked, H200).candidates[0]
-        assert best.us == min(times.us.min() for times in (plain, *found))
-        for times in found:
-            aligned = replace(asked, lines=times.lines).aligned
-            assert not aligned.lines and set(aligned.padded) == set(times.lines)
-            assert all(getattr(aligned, f"{x}_row_alignment") == 128 for x in times.lines)
-            (free,) = time_candidates(aligned, H200, wgmma)
-            finite = free.us < math.inf
-            copied_us = times.us[finite] - free.us[finite]
-            assert copied_us.min() == pytest.approx(copied_us.max()) and copied_us.min() > 1
-        chosen.add(best.lines)
-    assert chosen >= {"a", "b"}
 
 
 def test_copies_of_small_matrices_take_a_block_each(configs_of_a_gpu):

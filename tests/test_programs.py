@@ -36,11 +36,10 @@ def candidate(name, dtype, **options):
     return Candidate(implementation, configs[0], **options)
 
 
-def lowered(name, dtype, m=96, n=64, k=160, slices=1, lines="", **changes):
+def lowered(name, dtype, m=96, n=64, k=160, slices=1, **changes):
     problem = contiguous_problem(dtype, m, n, k, precision=changes.pop("precision", None))
     problem = replace(problem, **changes)
-    chosen = candidate(name, dtype, slices=slices, lines=lines)
-    return lower_candidate(problem, chosen, H200)
+    return lower_candidate(problem, candidate(name, dtype, slices=slices), H200)
 
 
 def complex_program(index, **changes):
@@ -75,10 +74,6 @@ PROGRAMS = {
         lambda: lowered("wgmma", "float16", n=65, k=161),
         ["align_rows: a, aligned a", "align_rows: b, aligned b",
          "wgmma: aligned a, aligned b, c, out"],
-    ),
-    "copies to cache lines": (
-        lambda: lowered("wgmma", "float16", k=168, lines="b"),
-        ["align_rows: b, aligned b", "wgmma: a, aligned b, c, out"],
     ),
     "emulated float32": (
         lambda: lowered("emulated_float32", "float32", precision="emulated"),

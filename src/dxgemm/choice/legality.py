@@ -11,11 +11,9 @@ from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.parts.k_ranges import FULL
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import LINE_BYTES, LONG_ROW_BYTES, MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem, changed, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
-LEAST_LINED_FLOPS = 1e10  # of a product for which an operand is copied to cache lines
 
 
 # Totals of several numbers per thread: so many bytes, which leave registers to the functions, or so
@@ -34,7 +32,6 @@ class Candidate(NamedTuple):
             reduces it.
         triangle: how a symmetric result is computed: "whole" like any other, "half" of its tiles,
             or "folded": whole in a workspace, of which another kernel writes the triangle.
-        lines: operands that are copied to cache lines first, see `Problem.lines`.
         us: predicted time in microseconds, including the kernels after it; None if unknown.
         note: reason for the choice, beside the predicted time or in place of it.
     """
@@ -46,7 +43,6 @@ class Candidate(NamedTuple):
     us: float | None = None
     note: str = ""
     triangle: str = "whole"
-    lines: str = ""
 
     @property
     def reason(self) -> str:
@@ -60,8 +56,6 @@ class Candidate(NamedTuple):
     def part_of(self, problem: Problem) -> Problem:
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
-        if self.lines:
-            part = changed(part, lines=self.lines)
         if problem.k_ranges and not self.skips_zeros(problem):
             part = changed(part, k_ranges="")
         if problem.triangle:
@@ -282,28 +276,6 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     if not paths and problem.inner is None and is_foldable(problem):
         paths += ("folded",)
     return paths
-
-
-def lined_operands(problem: Problem) -> list[str]:
-    """Operands of which copies to cache lines may pay: "a", "b", or one of these and both.
-
-    TMA reads a row that begins at no cache line in up to four pieces. A copy pays for a large
-    product, in which each row is read several times.
-    """
-    is_other = problem.triangle or problem.reduction or problem.k_ranges or problem.clears
-    if problem.flops < LEAST_LINED_FLOPS or is_other or problem.copies_any_size:
-        return []
-    sides = (
-        ("a", problem.a.col == 1, problem.m, problem.a_row_alignment),
-        ("b", problem.b.row == 1, problem.n, problem.b_row_alignment),
-    )
-    found = [
-        name
-        for name, is_k_major, along, alignment in sides
-        if MAX_ALIGNMENT <= alignment < LINE_BYTES
-        and (problem.k if is_k_major else along) * ITEM_SIZES[problem.dtype] >= LONG_ROW_BYTES
-    ]
-    return [*found, "ab"] if len(found) == 2 else found
 
 
 def is_sliceable(problem: Problem) -> bool:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.choice.columns import COPYING_SHARE, Columns, about_longest
+from dxgemm.choice.columns import Columns, about_longest
 from dxgemm.choice.implementation import MOST_SLICES
-from dxgemm.choice.problem_facts import ProblemFacts, copies_of
+from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem
@@ -181,13 +181,6 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
     matrix_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out_dtype]
     bytes_per_us = device.memory_gbytes_per_s * 1e3 * READING_SHARE
     return MERGING_US + READING_US + matrix_bytes / bytes_per_us
-
-
-def copying_us(problem: Problem, device: DeviceFacts) -> float:
-    """Predict the microseconds of the copies of operands that a product reads."""
-    copies, copied_bytes = copies_of(problem)
-    bytes_per_us = device.memory_gbytes_per_s * 1e3 * COPYING_SHARE
-    return float(copies * COPYING_US) + 2 * copied_bytes / bytes_per_us
 
 
 def folding_us(problem: Problem) -> float:

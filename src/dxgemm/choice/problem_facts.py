@@ -83,7 +83,7 @@ class ProblemFacts(NamedTuple):
     def of(cls, problem: Problem) -> ProblemFacts:
         """Facts of one problem. Numbers are floats, with which NumPy computes quickest."""
         m, n, batch = problem.m or 1, problem.n or 1, problem.batch or 1
-        copies, copied_bytes = copies_of(problem)
+        copies, copied_bytes = _copies(problem)
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         operand_bytes, larger = problem.operand_bytes, int(problem.m <= problem.n)
         shares_larger = not (problem.b if larger else problem.a).batch
@@ -144,7 +144,7 @@ def _kind(problem: Problem) -> Kind:
     )
 
 
-def copies_of(problem: Problem) -> tuple[int, float]:
+def _copies(problem: Problem) -> tuple[int, float]:
     """Number of aligned copies of operands, and their bytes, as far as the time goes."""
     a_copy, b_copy = problem.aligned_operands
     copied_bytes = 0.0

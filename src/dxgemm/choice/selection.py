@@ -23,13 +23,12 @@ from dxgemm.choice.legality import (
     is_plain,
     is_sliceable,
     legal_kernels,
-    lined_operands,
     reduction_paths,
     refusal,
     triangle_paths,
     triangular,
 )
-from dxgemm.choice.model import copying_us, folding_us, predict, reducing_us, schedule
+from dxgemm.choice.model import folding_us, predict, reducing_us, schedule
 from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
@@ -39,7 +38,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
 from dxgemm.handwritten.parts.operands import BYTES, FLOAT8
-from dxgemm.problem.problem import Problem, changed, stored_problem
+from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
@@ -102,8 +101,7 @@ def rank(
         reason = f"{asked.implementation.name} was asked for"
         return Ranking((asked,), dict.fromkeys(others, reason))
     legal = _fitting_kernels(problem, device)
-    found = time_candidates(problem, device, legal) + time_lined(problem, device, legal)
-    candidates = _in_order(found)
+    candidates = _in_order(time_candidates(problem, device, legal))
     unfit = [i for i in IMPLEMENTATIONS if i not in legal]
     rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
     for slower in candidates[1:]:
@@ -123,7 +121,6 @@ class Times:
             single slice.
         stores_matrix: True if a reduction is unfused.
         triangle: path to a symmetric result, see `Candidate.triangle`.
-        lines: operands that are copied to cache lines, see `Candidate.lines`.
         is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
     """
 
@@ -132,7 +129,6 @@ class Times:
     us: np.ndarray
     stores_matrix: bool = False
     triangle: str = "whole"
-    lines: str = ""
     is_simulated: bool = False
 
     def candidate(self, place: int) -> Candidate:
@@ -142,9 +138,8 @@ class Times:
         note = ""
         if self.is_simulated:
             note = "with barriers" if us else "without barriers, which the simulator is slow at"
-        paths = {"triangle": self.triangle, "lines": self.lines}
-        stores = self.stores_matrix
-        return Candidate(row.implementation, row.config, slices, stores, us, note, **paths)
+        stores, triangle = self.stores_matrix, self.triangle
+        return Candidate(row.implementation, row.config, slices, stores, us, note, triangle)
 
 
 def time_candidates(
@@ -187,31 +182,6 @@ def time_candidates(
     return found
 
 
-def time_lined(
-    problem: Problem,
-    device: DeviceFacts,
-    implementations: Iterable[Implementation],
-    only: tuple[Any, int] | None = None,
-) -> list[Times]:
-    """Predict the times with copies of operands to cache lines, for kernels that read by TMA.
-
-    Args:
-        problem, device, implementations, only: as `time_candidates` takes them.
-    """
-    found: list[Times] = []
-    for lines in () if device.is_simulated else lined_operands(problem):
-        kernels = [
-            i for i in implementations if i.kernel.copies_operands and i.kernel.is_persistent
-        ]
-        lined = changed(problem, lines=lines)
-        if kernels and lined.padded != lined.aligned.padded:
-            times = _time(lined.aligned, device, kernels, only, is_sliceable(problem))
-            times.us += copying_us(lined, device)
-            times.lines = lines
-            found.append(times)
-    return found
-
-
 def best_of(
     problem: Problem,
     device: DeviceFacts,
@@ -224,7 +194,6 @@ def best_of(
         problem, device, implementations, only: as `time_candidates` takes them.
     """
     found = time_candidates(problem, device, implementations, only)
-    found += time_lined(problem, device, implementations, only)
     bests = [times.candidate(int(times.us.argmin())) for times in found]
     return bests[0] if len(bests) == 1 else min(bests, key=_time_of)
 
@@ -243,9 +212,7 @@ def _first_that_supports(problem: Problem, device: DeviceFacts) -> Candidate | N
         place = int(times.us.argmin())
         kernel = times.columns.rows[place].implementation
         if refuses[kernel](problem) is None:
-            best = times.candidate(place)
-            lined = time_lined(problem, device, (kernel,))
-            return min([best, *(t.candidate(int(t.us.argmin())) for t in lined)], key=_time_of)
+            return times.candidate(place)
         times.us[times.columns.places[kernel]] = np.inf
     return None
 

@@ -88,8 +88,6 @@ class Problem:
         clears: the same triangles, "unit_lower" or "unit_upper" if the diagonal counts as ones, of
             operands with other elements beside their diagonals, where kernels put zeros; "" where
             zeros are in memory.
-        lines: names of the operands that are copied to rows which begin at cache lines, though they
-            could be read as they are: "", "a", "b" or "ab".
         copies_any_size: True if aligned copies are made of operands of any size, and of all that
             TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
@@ -120,7 +118,6 @@ class Problem:
     padded: str = ""
     k_ranges: str = ""
     clears: str = ""
-    lines: str = ""
     copies_any_size: bool = False
 
     @property
@@ -260,8 +257,7 @@ class Problem:
         a, b = self.aligned_operands
         if a is None and b is None:
             return self
-        copied = "a" * (a is not None) + "b" * (b is not None)
-        changes: dict[str, Any] = {"padded": copied, "lines": ""}
+        changes: dict[str, Any] = {"padded": "a" * (a is not None) + "b" * (b is not None)}
         if a is not None:
             changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
         if b is not None:
@@ -273,14 +269,13 @@ class Problem:
         """Strides of aligned copies of a and b, in a workspace; None for one read as it lies.
 
         Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16
-        bytes, and those by TMA read rows at cache lines in fewer pieces. The lines of copies are
-        `copied_step` apart.
+        bytes. The lines of copies are `copied_step` apart.
         """
         if self.arithmetic not in COPIED or self.k == 0:
             return None, None
         a, b, (a_any, b_any) = self.a, self.b.transposed(), _take_any_major(self)
-        a_copy = _aligned_operand(self, a, self.m, self.a_alignment, a_any, "a" in self.lines)
-        b_copy = _aligned_operand(self, b, self.n, self.b_alignment, b_any, "b" in self.lines)
+        a_copy = _aligned_operand(self, a, self.m, self.a_alignment, a_any)
+        b_copy = _aligned_operand(self, b, self.n, self.b_alignment, b_any)
         return a_copy, b_copy and b_copy.transposed()
 
 
@@ -358,7 +353,7 @@ def _take_any_major(problem: Problem) -> tuple[bool, bool]:
 
 
 def _aligned_operand(
-    problem: Problem, strides: Strides, along: int, alignment: int, takes_any: bool, to_lines: bool
+    problem: Problem, strides: Strides, along: int, alignment: int, takes_any: bool
 ) -> Strides | None:
     """Strides of an aligned copy of an operand, along m or n and along k; None to read it as it is.
 
@@ -370,7 +365,6 @@ def _aligned_operand(
         along: m or n.
         alignment: alignment of the address, in bytes.
         takes_any: True if it may be MN-major.
-        to_lines: True if it is copied even if its rows begin at multiples of 16 bytes.
     """
     item_size, k = ITEM_SIZES[problem.dtype], problem.k
     copied_bytes = along * k * (problem.batch if strides.batch else 1) * item_size
@@ -383,7 +377,7 @@ def _aligned_operand(
     starts = (strides.batch | line * (lines > 1)) * item_size | alignment
     is_apart = strides.batch >= 0 and (lines <= 1 or abs(line) >= (k if is_k_major else along))
     is_taken = is_apart or not problem.copies_any_size
-    if has_neighbours and starts % MAX_ALIGNMENT == 0 and is_taken and not to_lines:
+    if has_neighbours and starts % MAX_ALIGNMENT == 0 and is_taken:
         return None
     copies_rows = not takes_any or abs(strides.col) <= abs(strides.row)
     items, lines = (k, along) if copies_rows else (along, k)
