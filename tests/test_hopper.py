@@ -61,12 +61,16 @@ RINGS = [
 
 @pytest.mark.parametrize("config", [*RINGS, wgmma.Config(64, 8), wgmma.Config(128, 200)], ids=str)
 def test_a_ring_has_as_many_stages_as_fit(config):
-    used = config.smem_bytes("float16")
-    spare = config.consumers * 4 * (config.chunk_bytes - min(config.chunk_sizes))
-    one_more = config.stage_bytes + 16 + NOTE_BYTES
-    assert used <= SMEM_BYTES_PER_BLOCK
-    assert config.stages == MOST_STAGES or used - spare + one_more > SMEM_BYTES_PER_BLOCK
-    assert config.chunk_bytes in config.chunk_sizes
+    rings = {"mn": config, "k": config.k_major}
+    for b, ring in rings.items():
+        columns = -(-config.tile_n // 64) * 64 if b == "mn" else config.tile_n
+        assert ring.stage_bytes == config.parts * (config.tile_m + columns) * ROW_BYTES
+        stages = ring.stages * (ring.stage_bytes + 16 + NOTE_BYTES)
+        least = stages + config.consumers * 4 * min(config.chunk_sizes)
+        assert least < config.smem_bytes("float16") <= SMEM_BYTES_PER_BLOCK
+        one_more = ring.stage_bytes + 16 + NOTE_BYTES
+        assert ring.stages == MOST_STAGES or least + one_more > SMEM_BYTES_PER_BLOCK - 1200
+        assert ring.chunk_bytes in config.chunk_sizes
 
 
 @pytest.mark.parametrize("tile", [(96, 64), (128, 12), (64, 264)], ids=str)
