@@ -5,6 +5,7 @@ around a chunk, shifted in registers; elements with a stride one by one, by thre
 Layout: a (m, n), any strides, any batch; out (m, n), row-major and aligned. The last chunk of a row
 is filled up with 0. b, c and k are not used. With indices of rows, a is (k, n), and row i of out is
 row rows[i] of a; indices outside of a count as the nearest row.
+The kernel is launched before the earlier one of the stream has ended, and waits for it.
 Source: `line_tiles`.
 """
 
@@ -37,7 +38,11 @@ def make_kernel(
     """The kernel of one variant, as a Python function to compile; `epilogue` may hold indices."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import global_address, store_global
+    from dxgemm.handwritten.parts.intrinsics import (
+        global_address,
+        store_global,
+        wait_earlier_kernel,
+    )
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     item_bytes = operands.ITEM_BYTES[dtype]
@@ -63,6 +68,7 @@ def make_kernel(
         target += chunk * CHUNK_BYTES
 
         # --- All reads, then all writes ---
+        wait_earlier_kernel()
         held = ()
         for step in static_range(steps):
             is_inside = row + step * row_step < m and chunk + step * chunk_step < chunks
@@ -85,9 +91,15 @@ def make_kernel(
     return align_rows_kernel
 
 
+class Config(ChunksConfig):
+    """A `ChunksConfig` of a kernel that begins early."""
+
+    begins_early = True
+
+
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(ChunksConfig(threads=256, steps=4),),
+    configs=(Config(threads=256, steps=4),),
     dtypes=("float16", "bfloat16", "float32", "float64", *operands.BYTES),
     variant=variant,
     block_count=block_count,
