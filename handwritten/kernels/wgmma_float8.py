@@ -21,7 +21,6 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.kernels import wgmma
 from dxgemm.handwritten.parts import block_scales, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
-from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.left_bytes import PANEL_ROWS
 from dxgemm.handwritten.parts.operands import FLOAT8
@@ -37,7 +36,7 @@ class Config(WgmmaConfig):
 
     @property
     def gives_registers(self) -> bool:
-        return self.tile_n >= BLOCK_K and self.tile_m > 64
+        return self.tile_n > 64 and self.tile_m > 64
 
 
 def fits(config: Config, problem: Any) -> bool:
@@ -47,6 +46,11 @@ def fits(config: Config, problem: Any) -> bool:
     is_panel = config.tile_m == PANEL_ROWS and not config.is_turned
     suits = is_panel or "mn" not in innermost
     return suits and block_scales.fits(problem.epilogue, config.tile_n, is_exchanged)
+
+
+def issues_ahead(config: Config) -> bool:
+    """True if a thread has registers for the sums of two stages beside the totals."""
+    return max(config.tile_m, config.tile_n) <= 128
 
 
 def make_kernel(
@@ -62,15 +66,12 @@ def make_kernel(
     epilogue, scales = block_scales.make_block_scales(
         epilogue, way.is_exchanged, config.tile_n, row_order
     )
-    # Two stages are quicker where a block has one warpgroup, or its a goes through registers.
-    takes_two = config.tile_n == 128 and (config.tile_m == 64 or way.left_across)
-    in_flight = 2 if takes_two and scales is None else 1
     return make_tma_kernel(
         config,
         tile_k,
         make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
         make_load(config, tile_k, way.left_across, False, way.maps),
-        make_multiply(config, way.dtype, way.left_across, scales, in_flight),
+        make_multiply(config, way.dtype, way.left_across, scales, issues_ahead(config)),
         make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),
         way.is_exchanged,
     )
@@ -86,6 +87,13 @@ KERNEL = replace(
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_paired=True),
+        Config(tile_m=128, tile_n=112),
+        Config(tile_m=128, tile_n=96),
+        Config(tile_m=192, tile_n=128),
+        Config(tile_m=192, tile_n=128, is_paired=True),
+        Config(tile_m=128, tile_n=144),
+        Config(tile_m=128, tile_n=144, is_paired=True),
+        Config(tile_m=128, tile_n=160, is_paired=True),
         Config(tile_m=128, tile_n=80),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),
