@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_float8 import E4M3, E5M2, powers, whole
+from test_float8 import E4M3, E5M2, powers, rounded, whole
 
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
@@ -51,6 +51,36 @@ def test_the_signature_of_nn_functional():
     assert [*own.parameters] == [*other.parameters]
     for name, parameter in other.parameters.items():
         assert own.parameters[name].default == parameter.default, name
+
+
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "float32", "float8_e5m2"])
+def test_scaled_mm(out_dtype):
+    rng = np.random.default_rng(11)
+    a, b, bias = whole(rng, (5, 130), E4M3), whole(rng, (130, 7), E5M2), powers(rng, 7)
+    x, y, factor = powers(rng, 5, 1), powers(rng, 1, 7), send(np.float32([0.5]))
+    is_byte = out_dtype is None or out_dtype.startswith("float8")
+    given = send(a), send(b), send(x), send(y)
+    result = dxt.scaled_mm(
+        *given, send(bias), scale_result=factor if is_byte else None,
+        out_dtype=out_dtype and getattr(torch, out_dtype), use_fast_accum=True,
+    )  # fmt: skip
+    wanted = (a.astype(float) * x) @ (b.astype(float) * y) + bias
+    if is_byte:
+        wanted = rounded(wanted / 2, E4M3 if out_dtype is None else E5M2)
+    else:
+        wanted = torch.tensor(wanted, dtype=result.dtype).double().numpy()
+    np.testing.assert_array_equal(fetch(result), wanted)
+    torch.library.opcheck(
+        torch.ops.dxgemm.scaled_mm.default,
+        ("scaled_mm", *given, None, None, None, torch.bfloat16, False),
+    )
+    for error, text, operands in (
+        (errors.DtypeError, r"torch.scaled_mm: input is torch.float32", (send(x), *given[1:])),
+        (errors.ShapeError, r"must be \(m, k\) and \(k, n\)", (given[0], given[1].T, *given[2:])),
+        (errors.DtypeError, "scale_result is for results", (*given, None, factor, torch.float32)),
+    ):
+        with pytest.raises(error, match=text):
+            dxt.scaled_mm(*operands)
 
 
 def skip_without_kernel():
