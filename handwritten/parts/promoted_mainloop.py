@@ -17,13 +17,12 @@ from typing import Any
 from dxgemm.handwritten.parts.block_scales import BLOCK_K, BlockScales
 from dxgemm.handwritten.parts.left_bytes import make_left_bytes
 from dxgemm.handwritten.parts.unroll import device, static_range
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free
+from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free, make_origins
 from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,
     STEPS,
     SWIZZLE_ROWS,
     WARPGROUP,
-    WARPGROUP_ROWS,
     make_after,
 )
 
@@ -155,14 +154,14 @@ def make_multiply(
     from dxgemm.handwritten.parts import hopper
     from dxgemm.handwritten.parts.intrinsics import zeros
 
-    is_paired, is_scaled = config.is_paired, scales is not None
-    items = config.tile_n // 2
+    items, is_scaled = config.tile_n // 2, scales is not None
     begin_scales, begin_left = scales.begin if scales else None, make_left_bytes()[0]
     issue = make_issue(config, KINDS[dtype], a_across)
     settle, settle_last = (make_settle(config, a_across, scales, pending) for pending in (1, 0))
-    after, a_bytes = make_after(config.stages), config.tile_m * ROW_BYTES
+    after = make_after(config.stages)
     chunks_smem, chunk_bytes = config.stages * config.stage_bytes, config.chunk_bytes
     low, _ = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
+    origins = make_origins(config, low)
 
     @device
     def next_block(at):
@@ -170,13 +169,7 @@ def make_multiply(
 
     @device
     def multiply_tile(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
-        a_smem: int32 = smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)
-        a_desc: int32 = low + a_smem // 16
-        b_desc: int32 = low + (smem + a_bytes) // 16
-        if is_paired:  # the bits above those of an address hold the block's rank
-            a_desc = low + (a_smem // 16 & 0x3FFF)
-            b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
-        origin = a_desc, b_desc, begin_left(smem, thread)
+        origin = origins(smem, thread) + (begin_left(smem, thread),)
         totals = zeros(float32, items)
         places = ()
         at = int32(tile.first_k // BLOCK_K), int32(k_tiles)  # block of k, blocks left
