@@ -27,7 +27,7 @@ from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_ring import make_load
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, make_load
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Config(WgmmaConfig):
     @property
     def gives_registers(self) -> bool:
         return self.tile_n > 64 and self.tile_m > 64
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a stage, whose b is K-major: in no panels."""
+        return (self.tile_m + self.tile_n) * ROW_BYTES
 
 
 def fits(config: Config, problem: Any) -> bool:
@@ -50,7 +55,7 @@ def fits(config: Config, problem: Any) -> bool:
 
 def issues_ahead(config: Config) -> bool:
     """True if a thread has registers for the sums of two stages beside the totals."""
-    return max(config.tile_m, config.tile_n) <= 128
+    return config.tile_n <= 128
 
 
 def make_kernel(
@@ -89,11 +94,6 @@ KERNEL = replace(
         Config(tile_m=128, tile_n=128, is_paired=True),
         Config(tile_m=128, tile_n=112),
         Config(tile_m=128, tile_n=96),
-        Config(tile_m=192, tile_n=128),
-        Config(tile_m=192, tile_n=128, is_paired=True),
-        Config(tile_m=128, tile_n=144),
-        Config(tile_m=128, tile_n=144, is_paired=True),
-        Config(tile_m=128, tile_n=160, is_paired=True),
         Config(tile_m=128, tile_n=80),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),

@@ -2,7 +2,7 @@
 
 A scale belongs to 128 of k of one row of a, or of 128 rows; of b, of one column or of 128. Scales
 are float32 in global memory, with any strides. Each warp copies those of its rows and of the tile's
-columns to shared memory, three blocks ahead: a load takes longer than the products of a block.
+columns to shared memory, several blocks ahead: a load takes longer than the products of a block.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.
 """
 
@@ -16,7 +16,6 @@ from dxgemm.handwritten.parts.fragment import quad_places
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 BLOCK_K = 128
-DEPTH = 4  # blocks of k whose scales are in shared memory, of which the last ones still arrive
 MOST_COLUMNS = 128  # of a tile whose columns have scales of their own, for the room in memory
 ROWS = 16  # of a warp
 
@@ -70,12 +69,13 @@ def make_block_scales(
     count, by_column = tile_n // panel, panel == 1
     turns = -(-(ROWS + count) // 32)  # scales that a lane copies: of a row or of columns
     slot_bytes = turns * 128
+    depth = 8 if turns == 1 else 4  # blocks in shared memory, of which the last ones still arrive
     quad_bytes, apart_bytes = (4 * rows for rows in quad_places(row_order))
 
     @device
     def fetch(places, block):
         target, sources, step, b_step = places
-        slot: int32 = target + block % DEPTH * slot_bytes
+        slot: int32 = target + (block & depth - 1) * slot_bytes
         copy_async(4, slot, 0, sources[0] + block * step)
         for turn in static_range(1, turns):
             copy_async(4, slot, 128 * turn, sources[turn] + block * b_step)
@@ -90,7 +90,7 @@ def make_block_scales(
         of_b = global_address(b_data) + 4 * tile.matrix * b_batch
         sources = ()
         for turn in static_range(turns):
-            item: int32 = max(lane + 32 * turn - ROWS, 0)
+            item: int32 = min(max(lane + 32 * turn - ROWS, 0), count - 1)
             col: int32 = min(tile.col + item * panel, result.n - 1)
             sources = sources + (of_b + 4 * (col // b_block * b_along),)
         step = 4 * b_step
@@ -99,7 +99,7 @@ def make_block_scales(
         places = int32(smem + 4 * lane), sources, step, 4 * b_step
         block: int32 = tile.first_k // BLOCK_K
         cuda.syncwarp()  # the shared memory of the store before has been read
-        for ahead in static_range(DEPTH - 1):
+        for ahead in static_range(depth - 1):
             if ahead < k_tiles:
                 fetch(places, int32(block + ahead))
             commit_copies()
@@ -107,13 +107,13 @@ def make_block_scales(
 
     @device
     def take(places, thread, block, left):
-        wait_copies(DEPTH - 2)
+        wait_copies(depth - 2)
         cuda.syncwarp()  # the copies of all lanes have arrived, and those before have been read
-        if left >= DEPTH:
-            fetch(places, int32(block + DEPTH - 1))
+        if left >= depth:
+            fetch(places, int32(block + depth - 1))
         commit_copies()
         lane: int32 = thread % 32
-        slot: int32 = places[0] - 4 * lane + block % DEPTH * slot_bytes
+        slot: int32 = places[0] - 4 * lane + (block & depth - 1) * slot_bytes
         at: int32 = slot + lane // 4 * quad_bytes
         rows = load_shared(float32, 1, at, 0) + load_shared(float32, 1, at, apart_bytes)
         columns = ()
