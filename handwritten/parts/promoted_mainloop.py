@@ -2,9 +2,9 @@
 
 Hopper's tensor core aligns the products of float8 to the largest and keeps about 14 bits of their
 sum. So it sums a stage alone, 128 of k, and ordinary instructions add that to sums in float32,
-multiplied by the scales of the stage's blocks if there are any. Meanwhile the block's other
-warpgroup, or the next stage, keeps the tensor core busy. Warpgroups get out of step by themselves:
-barriers that make them take turns cost 4 % on an H200.
+multiplied by the scales of the stage's blocks if there are any. Meanwhile the next stage keeps the
+tensor core busy, if a thread has registers for two, or else the block's other warpgroup. These get
+out of step by themselves: barriers that make them take turns cost 4 % on an H200.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.2, "Increasing
 Accumulation Precision".
 """
@@ -114,6 +114,7 @@ def make_settle(
 
     take = scales.take if scales else None
     free, promote = make_free(config), make_promote(config.tile_n // 2, scales)
+    # Late, columns' scales need not have registers beside the sums of two stages.
     takes_late, takes_early = bool(scales and pending), bool(scales and not pending)
 
     @device
@@ -127,7 +128,7 @@ def make_settle(
             hopper.wait_wgmma_of(pending, a)  # until here, these registers are read
         if thread % WARPGROUP == 0:
             free(barrier)
-        if takes_late:  # the next stage is being multiplied
+        if takes_late:
             rows, columns = take(places, thread, at[0], at[1])
         return promote(totals, sums, rows, columns)
 
@@ -177,7 +178,8 @@ def make_multiply(
             warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
             places = begin_scales(tile, thread, warp_smem, k_tiles, result)
         if ahead and k_tiles > 0:
-            # Two stages a turn; the first one is in flight.
+            # Two stages per turn, the first of which is in flight. No branch joins paths with
+            # products in flight: the compiler would wait for each of them.
             first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
             stage, parity = after(stage, parity)
             while True:
