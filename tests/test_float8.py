@@ -156,10 +156,10 @@ def test_scales_do_not_multiply_c(kernel, rows):
     np.testing.assert_array_equal(found, 2 * scaled + 3 * c)
 
 
-@pytest.mark.parametrize("a_block", [1, 128])
-@pytest.mark.parametrize("b_block", [1, 128])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize(("a_block", "b_block", "order", "blocks"), [
+    (1, 1, "C", 3), (1, 128, "F", 2), (128, 1, "C", 1), (128, 128, "F", 3), (1, 128, "C", 1),
+    (128, 128, "C", 2), (1, 1, "F", 4), (128, 1, "F", 9),
+])  # fmt: skip
 def test_scales_of_blocks(kernel, a_block, b_block, order, blocks):
     (m, n, _), k, rng = BLOCKED, 128 * blocks - 124, np.random.default_rng(3)
     skip(kernel, blocks=True)
