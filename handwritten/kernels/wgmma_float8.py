@@ -1,9 +1,10 @@
 """float8 by Hopper's `wgmma`, with sums that are promoted to float32 every 128 of k.
 
 Idea: `wgmma`, but that its sums of a stage, of which the tensor core keeps few bits, are added to
-others in float32. So a thread has twice the sums, and tiles are smaller. Scales of blocks of a and
-b are factors of what is added. An MN-major a goes through registers, see `left_bytes`; of an
-MN-major b, the transposed product is computed.
+others in float32. So a thread has twice the sums, and tiles are smaller; up to 128 columns it has
+three times, and the tensor core multiplies a stage while the sums of another are added. Scales of
+blocks of a and b are factors of what is added. An MN-major a goes through registers, see
+`left_bytes`; of an MN-major b, the transposed product is computed.
 Layout: a (m, k), b (k, n), of either float8 format, one of them contiguous along k, any batch; c
 and out (m, n), any strides, bfloat16, float16 or float32. Scales of blocks are float32, see
 `block_scales`.
