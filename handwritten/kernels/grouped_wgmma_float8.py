@@ -41,7 +41,7 @@ def make_kernel(
     fused, scales = make_block_scales(epilogue, False, config.tile_n)
     return grouped_wgmma.make_group_kernel(
         config, dtype, (False, False), out_dtype or dtype, fused, len(epilogue.stage_operands),
-        make_multiply(config, dtype, False, scales, issues_ahead(config)),
+        make_multiply(config, dtype, False, scales, issues_ahead(config, scales)),
         takes_tile=scales is not None,
     )  # fmt: skip
 

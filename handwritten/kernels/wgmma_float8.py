@@ -28,7 +28,7 @@ from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
 from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, make_load
+from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,6 @@ class Config(WgmmaConfig):
     @property
     def gives_registers(self) -> bool:
         return self.tile_n > 64 and self.tile_m > 64
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a stage, whose b is K-major: in no panels."""
-        return (self.tile_m + self.tile_n) * ROW_BYTES
 
 
 def fits(config: Config, problem: Any) -> bool:
@@ -54,9 +49,9 @@ def fits(config: Config, problem: Any) -> bool:
     return suits and block_scales.fits(problem.epilogue, config.tile_n, is_exchanged)
 
 
-def issues_ahead(config: Config) -> bool:
-    """True if a thread has registers for the sums of two stages beside the totals."""
-    return config.tile_n <= 128
+def issues_ahead(config: Config, scales: Any) -> bool:
+    """True if a thread has registers for the sums of two stages, and no scales to wait for."""
+    return config.tile_n <= 128 and scales is None
 
 
 def make_kernel(
@@ -77,7 +72,7 @@ def make_kernel(
         tile_k,
         make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
         make_load(config, tile_k, way.left_across, False, way.maps),
-        make_multiply(config, way.dtype, way.left_across, scales, issues_ahead(config)),
+        make_multiply(config, way.dtype, way.left_across, scales, issues_ahead(config, scales)),
         make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),
         way.is_exchanged,
     )
@@ -93,8 +88,6 @@ KERNEL = replace(
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=128),
         Config(tile_m=128, tile_n=128, is_paired=True),
-        Config(tile_m=128, tile_n=112),
-        Config(tile_m=128, tile_n=96),
         Config(tile_m=128, tile_n=80),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),

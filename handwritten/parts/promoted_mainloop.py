@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.block_scales import BLOCK_K, BlockScales
+from dxgemm.handwritten.parts.block_scales import BlockScales
 from dxgemm.handwritten.parts.left_bytes import make_left_bytes
 from dxgemm.handwritten.parts.unroll import device, static_range
 from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free, make_origins
@@ -101,36 +101,25 @@ def make_issue(config: Any, kind: str, a_across: bool) -> Callable[..., Any]:
     return issue
 
 
-def make_settle(
-    config: Any, a_across: bool, scales: BlockScales | None, pending: int
-) -> Callable[..., Any]:
-    """Make a device function that waits for the sums of a stage, and promotes them.
+def make_settle(config: Any, a_across: bool, pending: int) -> Callable[..., Any]:
+    """Make a device function that waits for the sums of a stage: it returns them.
 
-    It takes the totals, what `issue` returned, the barrier that frees the stage, the thread, where
-    scales are, and the block of k with the number of those left. After it, `pending` stages are in
-    flight.
+    It takes what `issue` returned, the barrier that frees the stage, and the thread. After it,
+    `pending` stages are in flight.
     """
     from dxgemm.handwritten.parts import hopper
 
-    take = scales.take if scales else None
-    free, promote = make_free(config), make_promote(config.tile_n // 2, scales)
-    # Late, columns' scales need not have registers beside the sums of two stages.
-    takes_late, takes_early = bool(scales and pending), bool(scales and not pending)
+    free = make_free(config)
 
     @device
-    def settle(totals, issued, barrier, thread, places, at):
+    def settle(issued, barrier, thread):
         sums, a = issued
-        rows, columns = (), ()
-        if takes_early:
-            rows, columns = take(places, thread, at[0], at[1])
         sums = hopper.wait_wgmma_of(pending, sums)
         if a_across:
             hopper.wait_wgmma_of(pending, a)  # until here, these registers are read
         if thread % WARPGROUP == 0:
             free(barrier)
-        if takes_late:
-            rows, columns = take(places, thread, at[0], at[1])
-        return promote(totals, sums, rows, columns)
+        return sums
 
     return settle
 
@@ -148,7 +137,7 @@ def make_multiply(
         a_across: True for an MN-major a, which goes through registers; b is K-major.
         scales: device functions that bring the scales of blocks; None without any.
         ahead: True to issue a stage before the sums of the one before it are promoted, which takes
-            twice the registers for them.
+            twice the registers for them; not with scales.
     """
     from numba import float32, int32
 
@@ -156,53 +145,64 @@ def make_multiply(
     from dxgemm.handwritten.parts.intrinsics import zeros
 
     items, is_scaled = config.tile_n // 2, scales is not None
-    begin_scales, begin_left = scales.begin if scales else None, make_left_bytes()[0]
-    issue = make_issue(config, KINDS[dtype], a_across)
-    settle, settle_last = (make_settle(config, a_across, scales, pending) for pending in (1, 0))
-    after = make_after(config.stages)
+    begin_scales, fetch, take = scales[:3] if scales else (None, None, None)
+    issue, begin_left = make_issue(config, KINDS[dtype], a_across), make_left_bytes()[0]
+    settle, settle_last = (make_settle(config, a_across, pending) for pending in (1, 0))
+    promote, after = make_promote(items, scales), make_after(config.stages)
     chunks_smem, chunk_bytes = config.stages * config.stage_bytes, config.chunk_bytes
     low, _ = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
     origins = make_origins(config, low)
 
     @device
-    def next_block(at):
-        return int32(at[0] + 1), int32(at[1] - 1)
-
-    @device
     def multiply_tile(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
         origin = origins(smem, thread) + (begin_left(smem, thread),)
         totals = zeros(float32, items)
-        places = ()
-        at = int32(tile.first_k // BLOCK_K), int32(k_tiles)  # block of k, blocks left
-        if is_scaled:
-            warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
-            places = begin_scales(tile, thread, warp_smem, k_tiles, result)
+        rows, columns = (), ()
+        left: int32 = k_tiles
         if ahead and k_tiles > 0:
             # Two stages per turn, the first of which is in flight. No branch joins paths with
             # products in flight: the compiler would wait for each of them.
             first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
             stage, parity = after(stage, parity)
             while True:
-                if at[1] == 1:
-                    totals = settle_last(totals, first, freed, thread, places, at)
+                if left == 1:
+                    totals = promote(totals, settle_last(first, freed, thread), rows, columns)
                     break
                 second, next_freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
                 stage, parity = after(stage, parity)
-                totals = settle(totals, first, freed, thread, places, at)
-                at = next_block(at)
-                if at[1] == 1:
-                    totals = settle_last(totals, second, next_freed, thread, places, at)
+                totals = promote(totals, settle(first, freed, thread), rows, columns)
+                if left == 2:
+                    totals = promote(totals, settle_last(second, next_freed, thread), rows, columns)
                     break
                 first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
                 stage, parity = after(stage, parity)
-                totals = settle(totals, second, next_freed, thread, places, at)
-                at = next_block(at)
-        elif not ahead:
-            while at[1] > 0:
-                issued, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+                totals = promote(totals, settle(second, next_freed, thread), rows, columns)
+                left -= 2
+        elif k_tiles > 0:
+            places = ()
+            if is_scaled:
+                warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
+                places = begin_scales(tile, thread, warp_smem, k_tiles, result)
+            first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+            stage, parity = after(stage, parity)
+            if is_scaled:
+                fetch(places, int32(0), k_tiles)
+                rows, columns = take(places, thread, int32(0))
+            while True:
+                left -= 1
+                block: int32 = k_tiles - left  # the next one, whose scales are read meanwhile
+                if is_scaled:
+                    fetch(places, block, k_tiles)
+                sums = settle_last(first, freed, thread)
+                next_rows, next_columns = rows, columns
+                if is_scaled:
+                    next_rows, next_columns = take(places, thread, block)
+                totals = promote(totals, sums, rows, columns)
+                rows, columns = next_rows, next_columns
+                if left == 0:
+                    break
+                first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
                 stage, parity = after(stage, parity)
-                totals = settle_last(totals, issued, freed, thread, places, at)
-                at = next_block(at)
         return totals, stage, parity
 
     return multiply_tile
