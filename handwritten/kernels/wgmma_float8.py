@@ -33,7 +33,7 @@ from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 @dataclass(frozen=True)
 class Config(WgmmaConfig):
-    """A `WgmmaConfig` with twice the sums: for wide tiles, the producer leaves its registers."""
+    """A `WgmmaConfig` with two or three times the sums: the producer leaves its registers."""
 
     @property
     def gives_registers(self) -> bool:
