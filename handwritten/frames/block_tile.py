@@ -11,6 +11,7 @@ tensor maps: their types say so, and the copies for others are not compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -138,7 +139,7 @@ def make_block_tile(
         of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
         orders = layouts[1], layouts[1]  # b is in the place of both
         made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows))
-        of_kept += _make_kept_products(*made)
+        of_kept += _make_kept_products(*made, kept, count)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
     functions = *origins, accumulator, apply, *products, position, store, *of_kept
@@ -315,16 +316,25 @@ def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[...
     return fetch, multiply, product
 
 
-def _make_kept_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
-    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
+def _make_kept_products(
+    fetch_tile: Any, put_sums: Any, kept: int, count: int
+) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch_for_kept, multiply_kept and product_of_kept.
+
+    More rows of b than columns are kept make a result of NaN, where the launch could not refuse
+    them, as it does an argument of the kernel.
+    """
 
     @device
     def fetch_for_kept(b, col):
-        fetch_tile(b, b, 0, col, b.shape[0])
+        fetch_tile(b, b, 0, col, min(b.shape[0], kept))
 
     @device
     def multiply_kept(acc, b, col):
-        put_sums(acc, b, b, 0, col, b.shape[0])
+        put_sums(acc, b, b, 0, col, min(b.shape[0], kept))
+        if b.shape[0] > kept:
+            for i in static_range(count):
+                acc[i] = math.nan
 
     @device
     def product_of_kept(acc, b, col):

@@ -88,9 +88,11 @@ def refuse_with_inner(
         triangle, adds_transpose: as `Asked` has them.
         arch: architecture of the GPU.
     """
-    reason = ""
-    if dtype in COMPLEX_PARTS:
-        reason = f"its operands are real numbers, not {dtype}; compute real and imaginary parts"
+    reason, is_complex = "", dtype in COMPLEX_PARTS
+    if is_complex and not inner.takes_factors:
+        reason = f"{dtype} has no order, and its totals are sums; pass add=\"sum\""
+    elif is_complex and triangle:
+        reason = f"a Hermitian result of {dtype} is one of products; call gemm(a, a.T)"
     elif precision is not None:
         reason = f"precision={precision!r} is one of products; leave it out"
     elif dtype in PRODUCT_BITS and not inner.begins_whole:
