@@ -240,6 +240,29 @@ def test_integers(home, dtype):
     assert found.dtype == wide and (found == np.iinfo(wide).max).all()
 
 
+@pytest.mark.parametrize("name, join", [("min_plus_int16", np.min), ("max_plus_int16", np.max)])
+def test_pairs_of_int16(home, name, join):
+    """Two at a time, along k; extremes wrap around as NumPy's int16 do."""
+    inner, rng = getattr(inners, name), np.random.default_rng(0)
+    for m, n, k in (SIZE, (1, 1, 1), (5, 7, 33), (3, 2, 0)):
+        a, b = (rng.integers(-(2**15), 2**15, (rows, 2 * k)).astype("int16") for rows in (m, n))
+        start = {np.min: 2**15 - 1, np.max: -(2**15)}[join]
+        exact = join(a[:, None] + b[None], axis=-1, initial=start)
+        pairs, out = home.send(a.view("int32")), home.send(np.zeros((m, n), "int32"))
+        given = pairs, home.send(b.view("int32")).T
+        assert (home.fetch(dxgemm.gemm(*given, out=out, inner=inner)) == exact).all()
+        nearest = dxgemm.gemm(*given, out=out, inner=inner, epilogue=reductions.argmin(1))
+        assert (home.fetch(nearest) == exact.argmin(1)).all()
+        whole = home.send(np.zeros((m, m), "int32"))
+        dxgemm.gemm_symmetric(pairs, out=whole, inner=inner)
+        exact = join(a[:, None] + a[None], axis=-1, initial=start)
+        assert (home.fetch(whole) == exact).all()
+    with pytest.raises(errors.MissingOperandError, match="pass out"):
+        dxgemm.gemm(*given, inner=inner)
+    with pytest.raises(errors.UnsupportedProblemError, match="apply it in a second step"):
+        dxgemm.gemm(*given, out=out, inner=inner, epilogue=epilogues.relu)
+
+
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("is_turned", [False, True], ids=["row", "col"])
 def test_complex_numbers(home, dtype, is_turned):

@@ -113,6 +113,4 @@ def _record(function: FunctionType) -> UserKernel:
         for tile, variable in variables_passed(code, _BESIDE_KEPT)
         if scope.get(tile) in modules and variable in arguments
     )
-    return UserKernel(
-        function.__name__, recorded, digest, reads, sources, modules, beside_kept
-    )
+    return UserKernel(function.__name__, recorded, digest, reads, sources, modules, beside_kept)
