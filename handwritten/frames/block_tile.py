@@ -138,7 +138,9 @@ def make_block_tile(
     if kept:
         of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
         orders = layouts[1], layouts[1]  # b is in the place of both
-        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows))
+        made = make_products(
+            parts.of_kept, orders=orders, allows=(None, b_allows), names="bb"
+        )
         of_kept += _make_kept_products(*made, kept, count)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
@@ -230,7 +232,8 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
 
 
 def _make_products(
-    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any
+    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any,
+    names: str = "ab",
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Device functions (a, b, row, col, k): fetch, and multiply, which takes the sums first.
 
@@ -239,13 +242,14 @@ def _make_products(
         allows: of a and of b, as `_make_allows` makes them; None of an a that is kept, in whose
             place there is b.
         block: the device functions of `_make_block`.
-    """
+        names: names of the operands in errors.
+    """  # fmt: skip
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
     (smem_of, thread_of), (a_allows, b_allows) = block, allows
-    a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
+    a_operand, b_operand = (make_operand(name, dtype) for name in names)
     fast, plain, boxes = ways
     checks_a, checks_b = a_allows is not None, b_allows is not None
     has_fast = checks_a or checks_b
