@@ -102,6 +102,7 @@ ready: list[Epilogue] = [
 ]
 numbers: list[float] = [
     epilogues.logistic(1.0), epilogues.normal_cdf(1.0), epilogues.fast_tanh(1.0),
+    epilogues.pair_sum(1, 2), epilogues.pair_min(1, 2), epilogues.pair_max(1, 2),
 ]
 for chained in ready:
     dxgemm.gemm(a, a, epilogue=bindings[0] | chained | reductions.argmin(1, fused=False))

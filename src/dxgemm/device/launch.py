@@ -184,10 +184,11 @@ def _check_operands(kernel: UserKernel, operands: list[Operand]) -> int:
 def _check_kept(kernel: UserKernel, read: list[Any]) -> None:
     """Check that what a tile keeps has the rows of the arguments that it is multiplied by."""
     for tile, place in kernel.beside_kept:
-        shape = read[place].layout.shape if isinstance(read[place], Operand) else ()
+        operand = read[place]
+        shape: tuple[int, ...] = operand.layout.shape if isinstance(operand, Operand) else ()
         if len(shape) == 2 and shape[0] > tile.kept:
             raise ShapeError(
-                f"gemm: {kernel.name}: {read[place].name} has {shape[0]} rows, but is multiplied "
+                f"gemm: {kernel.name}: {operand.name} has {shape[0]} rows, but is multiplied "
                 f"by the {tile.kept} columns that a tile keeps; make the tile with "
                 f"kept={shape[0]}."
             )
