@@ -124,7 +124,8 @@ def nearest(x: float, y: float) -> float:
 
 inner_functions: list[Inner] = [
     l1, nearest, inners.canberra, inners.chebyshev, inners.hamming, inners.l1, inners.logsumexp,
-    inners.max_min, inners.max_plus, inners.min_plus, inners.squared_euclidean,
+    inners.max_min, inners.max_plus, inners.max_plus_int16, inners.min_plus, inners.min_plus_int16,
+    inners.squared_euclidean,
 ]
 for each in inner_functions:
     dxgemm.gemm(a, a.T, inner=each)
