@@ -138,9 +138,7 @@ def make_block_tile(
     if kept:
         of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
         orders = layouts[1], layouts[1]  # b is in the place of both
-        made = make_products(
-            parts.of_kept, orders=orders, allows=(None, b_allows), names="bb"
-        )
+        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows), names="bb")
         of_kept += _make_kept_products(*made, kept, count)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
@@ -232,7 +230,12 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
 
 
 def _make_products(
-    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any,
+    ways: Ways,
+    *,
+    dtype: str,
+    orders: tuple[str, str],
+    allows: tuple[Any, ...],
+    block: Any,
     names: str = "ab",
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Device functions (a, b, row, col, k): fetch, and multiply, which takes the sums first.

@@ -251,9 +251,7 @@ else:
             builder, args[0], value, number
         )
 
-    def _check_returned(
-        result: Any, found: tuple[Any, ...], total: Any, parts: int = 1
-    ) -> None:
+    def _check_returned(result: Any, found: tuple[Any, ...], total: Any, parts: int = 1) -> None:
         if isinstance(result, types.NoneType | types.Optional):
             raise ReturnError(INNER, "may return None; return a value on every path")
         numbers = types.Integer | types.Float | types.Boolean
@@ -338,8 +336,11 @@ else:
                     value.real, value.imag = re, builder.fsub(im.type(-0.0), im) if turns else im
                     return value._getvalue()
 
-                found, a, b = (numbers(args[0], rows * cols, False),
-                               numbers(args[1], rows, a_turns), numbers(args[2], cols, b_turns))
+                found, a, b = (
+                    numbers(args[0], rows * cols, False),
+                    numbers(args[1], rows, a_turns),
+                    numbers(args[2], cols, b_turns),
+                )
                 parts = []
                 for i, total in enumerate(found):
                     (value,) = call(context, builder, [total], a[i // cols], b[i % cols])
