@@ -76,7 +76,7 @@ def test_functions_without_a_gradient():
     own = dxgemm.inner(lambda x, y: x * y * y)
     turned = a.to(torch.complex64), b.to(torch.complex64)
     for *given, inner in ((a, b, inners.chebyshev), (a, b, own), (*turned, inners.l1)):
-        with pytest.raises(errors.UnsupportedProblemError, match="has no gradient of .* as l1"):
+        with pytest.raises(errors.UnsupportedProblemError, match=r"has no gradient of .* as l1"):
             dxt.gemm(*given, inner=inner)
     with torch.no_grad():
         torch.testing.assert_close(dxt.gemm(a, b, inner=own), a @ b**2)
