@@ -489,19 +489,6 @@ def test_logarithms_of_sums_are_stable(home):
     assert (abs(found - exact) <= 2.0**-24 * (2 * abs(exact) + 40)).all()
 
 
-def test_shortest_paths_by_squares(home):
-    rng, nodes = np.random.default_rng(0), 20
-    edges = np.where(rng.random((nodes, nodes)) < 0.15, rng.integers(1, 9, (nodes, nodes)), np.inf)
-    np.fill_diagonal(edges, 0)
-    exact = edges.copy()
-    for middle in range(nodes):  # Floyd and Warshall
-        exact = np.minimum(exact, exact[:, [middle]] + exact[[middle]])
-    paths = home.send(edges.astype(np.float32))
-    for _ in range(5):
-        paths = dxgemm.gemm(paths, paths, inner=inners.min_plus)
-    assert (home.fetch(paths) == exact).all()
-
-
 # --- What is refused ---
 
 

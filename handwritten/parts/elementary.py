@@ -218,14 +218,7 @@ if _config.ENABLE_CUDASIM:
     def positive_part(x: Any) -> Any:
         return -0.0 if np.signbit(x) else x
 
-    def _make_pair(operation: str) -> Any:
-        function = {"add": np.add, "max": np.maximum, "min": np.minimum}[operation]
-
-        def pair(x: Any, y: Any) -> Any:
-            pairs = (np.array([v], np.int64).astype(np.int32).view(np.int16) for v in (x, y))
-            return function(*pairs).view(np.int32)[0]
-
-        return pair
+    _PAIRS: dict[str, Any] = {}  # those of the host serve
 
     def larger(x: Any, y: Any) -> Any:
         return x if x > y or x != x or (x == y and np.signbit(y)) else y
@@ -350,10 +343,10 @@ else:
                 given = zip(args, sig.args)
                 words = [context.cast(builder, *each, types.int32) for each in given]
                 if ConfigStack().top().compute_capability >= (9, 0):  # one instruction, or half
-                    text = f"{operation}.s16x2 $0, $1, $2;"
+                    text = f"{operation.replace('sum', 'add')}.s16x2 $0, $1, $2;"
                     return inline_ptx(builder, ir.IntType(32), text, "=r,r,r", words)
                 first, second = (builder.bitcast(word, halves) for word in words)
-                if operation == "add":
+                if operation == "sum":
                     found = builder.add(first, second)
                 else:
                     order = builder.icmp_signed(">" if operation == "max" else "<", first, second)
@@ -363,6 +356,8 @@ else:
             return signature(types.int32, x, y), generate
 
         return pair
+
+    _PAIRS = {f"pair_{name}": _make_pair(name) for name in ("sum", "max", "min")}
 
     def _on_words(text: str) -> Any:
         """Operation on the two words of a float64 that is opaque to the compiler.
@@ -613,12 +608,10 @@ FUNCTIONS = {
     "gelu_tanh": _by_type(_gelu_tanh_float32, _gelu_tanh_float64),
     "logistic": _by_type(_logistic_float32, _logistic_float64),
     "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
-    "pair_max": _make_pair("max"),
-    "pair_min": _make_pair("min"),
-    "pair_sum": _make_pair("add"),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
     "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
+    **_PAIRS,
 }
 # Functions for results that are rounded to float16 or bfloat16.
 ROUNDED_FUNCTIONS = FUNCTIONS | {
