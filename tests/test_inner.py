@@ -286,6 +286,8 @@ def test_complex_numbers(home, dtype, is_turned):
         found = home.fetch(dxgemm.gemm(*given, inner=slope, epilogue=nearest))
         assert (found == abs(expected(forms[slope], a, b)).argmin(1)).all()
     assert (computed(home, slope, a[:, :0], b[:0], c) == c).all()
+    found = home.fetch(dxgemm.gemm(given[0], given[0].T, inner=slope))  # is no Hermitian one
+    np.testing.assert_allclose(found, expected(forms[slope], a, a.T), 1e-5)
     for options, match in (
         ({"inner": inners.min_plus}, r"no order.*pass add=.sum"),
         (
