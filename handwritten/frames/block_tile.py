@@ -46,21 +46,7 @@ SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share data
 
 
 class BlockTile(NamedTuple):
-    """Device functions of all threads of a block; r and c are a row and a column of the tile.
-
-    Attributes:
-        origin_of: (index, m, n) -> row and column of a tile in a result of m x n.
-        origin: (m, n) -> those of the block's tile.
-        accumulator: () -> a thread's array of sums.
-        apply: (acc, function): acc[i] = function(acc[i]).
-        fetch: (a, b, row, col): begin what copies can begin ahead.
-        multiply: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:] that are fetched.
-        product: both.
-        fetch_for_kept, multiply_kept, product_of_kept: the same of the kept tiles with b[:, col:].
-        position: (i) -> r and c of element i of a thread's sums.
-        keep: (acc, col, cols): keep the sums as columns col and on of a matrix of so many columns.
-        store: (acc, out, row, col).
-    """
+    """Device functions of all threads of a block, as `dxgemm.device.tile` describes them."""
 
     origin_of: Callable[..., Any]
     origin: Callable[..., Any]

@@ -90,7 +90,7 @@ def refuse_with_inner(
     """
     reason, is_complex = "", dtype in COMPLEX_PARTS
     if is_complex and not inner.takes_factors:
-        reason = f'{dtype} has no order, and its totals are sums; pass add="sum"'
+        reason = f'totals of {dtype}, which has no order, are sums; pass add="sum"'
     elif is_complex and triangle not in ("", "either"):
         reason = f"a Hermitian result of {dtype} is one of products; call gemm(a, a.T)"
     elif precision is not None:
