@@ -511,7 +511,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
         [
             col("us", "gpu_us"), col("10^12 pairs/s", "tpairs_per_s"), col("x bound", "vs_bound"),
             col("x torch.cdist", "vs_cdist"), col("x torch.compile", "vs_compiled"),
-            col("x with argmin", "vs_plain"),
+            col("x float32", "vs_float32"), col("x with argmin", "vs_plain"),
         ],
     )],
     "precision": [precision_rates, precision_refusals],
