@@ -102,6 +102,7 @@ ready: list[Epilogue] = [
 ]
 numbers: list[float] = [
     epilogues.logistic(1.0), epilogues.normal_cdf(1.0), epilogues.fast_tanh(1.0),
+    epilogues.pair_sum(1, 2), epilogues.pair_min(1, 2), epilogues.pair_max(1, 2),
 ]
 for chained in ready:
     dxgemm.gemm(a, a, epilogue=bindings[0] | chained | reductions.argmin(1, fused=False))
@@ -123,7 +124,8 @@ def nearest(x: float, y: float) -> float:
 
 inner_functions: list[Inner] = [
     l1, nearest, inners.canberra, inners.chebyshev, inners.hamming, inners.l1, inners.logsumexp,
-    inners.max_min, inners.max_plus, inners.min_plus, inners.squared_euclidean,
+    inners.max_min, inners.max_plus, inners.max_plus_int16, inners.min_plus, inners.min_plus_int16,
+    inners.squared_euclidean,
 ]
 for each in inner_functions:
     dxgemm.gemm(a, a.T, inner=each)

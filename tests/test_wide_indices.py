@@ -466,22 +466,23 @@ def test_every_element_of_a_complex_matrix_is_copied(shape, order, expands):
         check_tile(out, expected, point == blocks - 1)
 
 
+@pytest.mark.parametrize("dtype", [HALF, "int8"])
 @pytest.mark.parametrize("order", ["row", "col"])
 @pytest.mark.parametrize("shape", [*COPIED_SHAPES, (2, 300, 300)], ids=str)
-def test_every_row_is_copied_to_an_aligned_one(shape, order):
+def test_every_row_is_copied_to_an_aligned_one(shape, order, dtype):
     batch, m, n = shape
-    chunk = 8
+    chunk = 8 if dtype == HALF else 16
     pitch = -(-n // chunk) * chunk
     line = 2**31 + 1 if shape == (2, 300, 300) else 0
     problem = Problem(
-        dtype=HALF, m=m, n=n, k=0, batch=batch, a=matrices(batch, m, n, order, line), b=NO_STRIDES,
-        c=NO_STRIDES, out=matrices(batch, m, pitch), out_dtype=HALF, a_alignment=2,
+        dtype=dtype, m=m, n=n, k=0, batch=batch, a=matrices(batch, m, n, order, line), b=NO_STRIDES,
+        c=NO_STRIDES, out=matrices(batch, m, pitch), out_dtype=dtype, a_alignment=2,
     )  # fmt: skip
     (config,) = align_rows.KERNEL.configs
     spec = file_spec(align_rows, problem, align_rows.variant(config, problem), config)
     blocks = align_rows.block_count(spec.config, problem)
-    a = SparseOperand(HALF, (batch, m, n), problem.a)
-    out = SparseOperand(HALF, (batch, m, pitch), problem.out)
+    a = SparseOperand(dtype, (batch, m, n), problem.a)
+    out = SparseOperand(dtype, (batch, m, pitch), problem.out)
     operands = {"a": a, "out": out}
     launch(spec, problem, operands, (), (np.float32(0),) * 2, (blocks, 1, 1), (blocks - 1, 0, 0))
 

@@ -13,9 +13,9 @@ the other multiplies. During the first main loop, the second one stores a tile o
 is tens of kilobytes of instructions, for which the first result then need not wait. Two more
 barriers keep their main loops in order, since the parity of a stage tells only neighbouring phases
 apart. Each block of a pair fetches half of a or b for both, into stages that the consumers of both
-have freed.
-Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
-`KernelTmaWarpSpecializedPingpong`.
+have freed. The kernel is launched before the earlier one of the stream has ended, and waits for it.
+Source: NVIDIA, "Hopper Tuning Guide"; CUDA C++ Programming Guide, "Programmatic Dependent Launch";
+CUTLASS's `KernelTmaWarpSpecializedCooperative` and `KernelTmaWarpSpecializedPingpong`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ def make_tma_kernel(
     from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.intrinsics import shared_address, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        shared_address,
+        store_shared,
+        wait_earlier_kernel,
+    )
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     begin_work, find, leaves_notes = place
@@ -98,6 +102,7 @@ def make_tma_kernel(
             init_ring(full, empty)
         if thread == consumers * WARPGROUP and k > 0:
             expect()
+        wait_earlier_kernel()
         work = begin_work(a, b, m, n, k, batch, extra)
         if cluster > 1:
             hopper.meet_cluster()

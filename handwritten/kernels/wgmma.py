@@ -54,6 +54,7 @@ def make_kernel(
     tile_k = wgmma_layouts.stage_k(dtype)
     way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges, slicing)
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
+    config = config if way.right_across else config.k_major
     row_order = "split pairs" if dtype == "float32" and way.left_across else ""
     return make_tma_kernel(
         config,

@@ -106,7 +106,7 @@ def form_of_problem(
     is_invariant = isinstance(implementation, BatchInvariant)
     asked = implementation.implementation if is_invariant else implementation
     name = None if asked is None else asked_kernel(asked)[0].name
-    if name in DIRECT:
+    if name in DIRECT or problem.inner is not None:
         if problem.triangle:
             raise UnsupportedProblemError(
                 f"gemm_symmetric: implementation {name!r} cannot compute this: a Hermitian "

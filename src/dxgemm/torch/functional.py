@@ -73,7 +73,9 @@ def scaled_mm(
     if output_dtype is not None:
         check_dtype("output_dtype", output_dtype, RESULTS)
     is_fast = as_flag("use_fast_accum", use_fast_accum)
-    return scaled_operator(mat_a, mat_b, of_a, of_b, bias, None, output_dtype, is_fast)
+    return scaled_operator(
+        "scaled_mm", mat_a, mat_b, of_a, of_b, None, bias, None, output_dtype, is_fast
+    )
 
 
 def _name_of(value: Any) -> str:

@@ -63,7 +63,7 @@ def candidates(
     return {
         row.name: times.candidate(place)
         for place, row in enumerate(times.columns.rows)
-        if times.us[place] <= limit_us
+        if times.us[place] <= limit_us and math.isfinite(times.us[place])
     }
 
 
