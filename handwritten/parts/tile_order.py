@@ -10,6 +10,8 @@ from typing import Any
 
 from dxgemm.handwritten.parts import k_ranges, triangle
 
+GROUP = 512  # rows and columns of a group of tiles, where both operands are triangular
+
 
 def make_share() -> Callable[..., Any]:
     """A device function: (tiles of k, part, parts) -> the first tile of a part, and its tiles."""
@@ -85,6 +87,8 @@ def _make_map_of_ranges(
     is_by_columns, is_rising = k_ranges.is_by_columns(ranges), k_ranges.is_rising(ranges)
     tile = (tile_n, tile_m) if is_by_columns else (tile_m, tile_n)
     locate_plain, count = make_tile_map(*tile, swizzle_rows, "")
+    if k_ranges.FULL not in ranges.split():
+        return _make_map_of_two(tile_m, tile_n, ranges), count
 
     def locate(index, tiles_m, tiles_n):
         if is_by_columns:
@@ -100,3 +104,84 @@ def _make_map_of_ranges(
         return matrix, row, col
 
     return device_function(unroll(locate)), count
+
+
+def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any]:
+    """The function locate of `make_tile_map` of two triangular operands.
+
+    Tiles are grouped, so that neighbours share operands in L2. The range of k of a group (i, j) is
+    the longer, the greater min(i, j) is for a lower a and an upper b, and the greater i - j is for
+    two lower ones: groups are taken in lines of equal length, shells and diagonals. For the other
+    two pairs of triangles the result is turned upside down.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    a, b = ranges.split()
+    is_turned, has_shells = a == k_ranges.UPPER, a != b
+    group_m, group_n = max(GROUP // tile_m, 1), max(GROUP // tile_n, 1)
+
+    @device_function
+    def groups(tiles, size):
+        return divide(int32(tiles), int32(size))
+
+    def in_shells(place: int32, tiles_m, tiles_n):
+        """Tile of a place; a shell is the rest of some tile columns, then that of tile rows."""
+        shells = min(groups(tiles_m - 1, group_m), groups(tiles_n - 1, group_n))
+        row: int32 = shells * group_m
+        col: int32 = shells * group_n
+        while True:
+            cols: int32 = min(group_n, tiles_n - col)
+            rows: int32 = min(group_m, tiles_m - row)
+            below: int32 = (tiles_m - row) * cols
+            size: int32 = below + rows * (tiles_n - col - cols)
+            if place < size:
+                break
+            place -= size
+            row -= group_m
+            col -= group_n
+        if place < below:
+            down = divide(place, cols)
+            return int32(row + down), int32(col + place - down * cols)
+        place -= below
+        right = divide(place, rows)
+        return int32(row + place - right * rows), int32(col + cols + right)
+
+    def in_diagonals(place: int32, tiles_m, tiles_n):
+        """Tile of a place; only the last group of a diagonal may have fewer rows or columns."""
+        row: int32 = groups(tiles_m - 1, group_m) * group_m
+        col: int32 = 0
+        while True:
+            steps: int32 = min(
+                groups(tiles_m - 1 - row, group_m), groups(tiles_n - 1 - col, group_n)
+            )
+            last: int32 = min(group_m, tiles_m - row - steps * group_m)
+            last *= min(group_n, tiles_n - col - steps * group_n)
+            size: int32 = steps * (group_m * group_n) + last
+            if place < size:
+                break
+            place -= size
+            if row > 0:
+                row -= group_m
+            else:
+                col += group_n
+        step: int32 = groups(place, group_m * group_n)
+        place -= step * (group_m * group_n)
+        row += step * group_m
+        col += step * group_n
+        rows: int32 = min(group_m, tiles_m - row)
+        right = divide(place, rows)
+        return int32(row + place - right * rows), int32(col + right)
+
+    find = device_function(unroll(in_shells if has_shells else in_diagonals))
+
+    def locate(index, tiles_m, tiles_n):
+        matrix = divide(int32(index), int32(tiles_m * tiles_n))
+        row, col = find(int32(index - matrix * tiles_m * tiles_n), tiles_m, tiles_n)
+        if is_turned:
+            row, col = int32(tiles_m - 1 - row), int32(tiles_n - 1 - col)
+        return matrix, int32(row * tile_m), int32(col * tile_n)
+
+    return device_function(unroll(locate))
