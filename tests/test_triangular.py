@@ -21,7 +21,7 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import rank
 from dxgemm.epilogues import bias
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts import intrinsics
+from dxgemm.handwritten.parts import intrinsics, k_ranges
 from dxgemm.handwritten.parts.place import Work, make_place
 from dxgemm.lower.product import lower_product
 from dxgemm.problem.complex_form import direct_form
@@ -196,7 +196,7 @@ def test_every_config_reads_a_band_beside_the_diagonal(implementation, config, k
     if reason is not None:
         pytest.skip(reason)
     wanted, device = KINDS[kind], device_facts(0)
-    band = max(config.tile_m, config.tile_n) * config.cluster + 128
+    band = k_ranges.band(config)
     for ranges, sizes in (
         ("lower full", (9, 33, band + 24)),
         ("full lower", (9, band + 24, band + 40)),
@@ -249,8 +249,7 @@ def test_blocks_read_a_band_beside_the_diagonal(name, dtype):
 
     implementation = find_implementation(name)
     kernel, config = implementation.kernel, first_config(implementation, dtype)
-    stage = 64 if dtype == "float16" else config.tile_k
-    band = max(config.tile_m, config.tile_n) + stage
+    band = k_ranges.band(config)
     for ranges, (m, n, k) in (
         ("lower full", (config.tile_m + 8, 8, band + 72)),
         ("upper lower", (band + 8, 8, band + 16)),

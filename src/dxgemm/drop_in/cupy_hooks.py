@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 
 from dxgemm import api, contractions
-from dxgemm.drop_in.routing import Hook, Replaced, current
+from dxgemm.drop_in.routing import Hook, Replaced, current, multiply
 from dxgemm.errors import UnsupportedProblemError
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
@@ -18,7 +18,7 @@ _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
     if a.ndim == b.ndim == 2:
-        return api.gemm(a, b, out=out, **options)
+        return multiply(a, b, out, **options)
     return api.matmul(a, b, out=out, **options)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.jit._builtins import _register_builtin
 
 from dxgemm import api
 from dxgemm.drop_in import routing
-from dxgemm.drop_in.routing import Hook, Replaced, current
+from dxgemm.drop_in.routing import Hook, Replaced, current, multiply
 from dxgemm.errors import DxgemmError
 from dxgemm.gpu.status import simulator_enabled
 
@@ -31,7 +31,6 @@ DIRECT = (
     (torch.Tensor, "mm", "mm"), (torch.Tensor, "matmul", "mm"), (torch.Tensor, "bmm", "bmm"),
     (torch.Tensor, "__matmul__", "mm"),
 )  # fmt: skip
-_PLAIN = torch.Tensor, torch.nn.Parameter
 _DEVICE = "CPU" if simulator_enabled() else "CUDA"
 _NAMES = {getattr(torch, name): name for name in routing.DTYPES}
 _INVARIANT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -52,7 +51,7 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name, (kernel, direct) in functions.items():
-            _State.library.impl(name, kernel, _DEVICE, with_keyset=True)
+            _State.library.impl(name, kernel, _DEVICE)
             for owner, attribute, function in direct:
                 _State.replaced.put(owner, attribute, function)
 
@@ -60,12 +59,14 @@ def install() -> None:
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
     """Find the kernel that overrides each operator, and the functions that replace Python's."""
-    functions = {}
+    functions, can_pass = {}, _make_can_pass()
+    # torch's kernels are called for plain tensors of its device, whatever else a call had to pass.
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
     for name in OPERATORS:
-        kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)
-        hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
+        theirs = partial(torch.library.get_kernel(f"aten::{name}", _DEVICE).call_boxed, keys)
+        hook = Hook(f"torch.{name}", _own(name), theirs, _stream, _dtype)
         direct = [
-            (owner, attribute, _direct(getattr(owner, attribute), hook))
+            (owner, attribute, _direct(getattr(owner, attribute), hook, can_pass))
             for owner, attribute, of in DIRECT
             if of == name
         ]
@@ -110,7 +111,7 @@ def batch_invariant() -> Iterator[None]:
         routing.uninstall()
 
 
-def _stream(_: Any, a: torch.Tensor, *others: Any) -> int:
+def _stream(a: torch.Tensor, *others: Any) -> int:
     return 0 if a.device.type == "cpu" else torch.cuda.current_stream(a.device).cuda_stream
 
 
@@ -122,18 +123,18 @@ def _dtype(arguments: Any, _: Any) -> str:
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
     name = hook.name
 
-    def product(keyset: Any, *operands: torch.Tensor, **factors: Any) -> torch.Tensor:
+    def product(*operands: torch.Tensor, **factors: Any) -> torch.Tensor:
         if _State.invariant:
             if operands[-1].dtype not in _INVARIANT_DTYPES:
-                return hook.theirs(keyset, *operands, **factors)
+                return hook.theirs(*operands, **factors)
             try:
-                return hook.own(keyset, *operands, **factors, batch_invariant=True)
+                return hook.own(*operands, **factors, batch_invariant=True)
             except DxgemmError as error:
                 error.name_call(hook.name)
                 raise
         patch = current()
         if patch is None:
-            return hook.theirs(keyset, *operands, **factors)
+            return hook.theirs(*operands, **factors)
         a, b = operands[-2:]
         # In one piece: each step of a loop would take as long as a field.
         layout: tuple[Any, ...] = (
@@ -142,66 +143,62 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         if len(operands) > 2 or factors:
             addend = operands[0]
             layout += addend.shape, addend.stride(), addend.dtype, *factors.items()
-        return patch.compute(hook, layout, (keyset, *operands), factors)
+        return patch.compute(hook, layout, operands, factors)
 
     return product
 
 
-def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+def _direct(
+    theirs: Callable[..., Any], hook: Hook, can_pass: Callable[..., bool]
+) -> Callable[..., Any]:
     """Function that takes plain matrices past the dispatcher, and leaves all else to torch."""
     name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
-    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
-    hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
+    hook = hook._replace(own=multiply)
     is_compiling = torch.compiler.is_compiling
 
     @wraps(theirs)
     def product(*operands: Any, **options: Any) -> Any:
-        if len(operands) != 2 or options or is_compiling():
+        if len(operands) != 2 or options or is_compiling() or not can_pass(*operands):
             return theirs(*operands, **options)
         a, b = operands
-        if not (_is_plain(a) and _is_plain(b)) or _any_mode():
-            return theirs(a, b)
         a_shape, b_shape = a.shape, b.shape
         if not len(a_shape) == ndim == len(b_shape):
             return theirs(a, b)
         patch = current()
         if patch is None:
-            return hook.theirs(keyset, a, b)
+            return hook.theirs(a, b)
         layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
-        return patch.compute(hook, layout, (keyset, a, b), {})
+        return patch.compute(hook, layout, operands, {})
 
     return product
 
 
-_on_gpu, _strided = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__, torch.strided
+def _make_can_pass() -> Callable[[Any, Any], bool]:
+    """Make the test whether two operands can pass the dispatcher: it is one call, as it is timed.
 
-
-def _is_plain(x: Any) -> bool:
-    """True for a tensor in memory of the GPU as it says, without gradients."""
-    return (
-        type(x) in _PLAIN and _on_gpu(x) and x.layout is _strided
-        and not (x.requires_grad or x.is_nested or x.is_neg() or x._is_zerotensor())
-    )  # fmt: skip
-
-
-def _make_any_mode() -> Callable[[], bool]:
-    """Function that tells whether anything is active that looks at torch's calls."""
+    It is true for tensors in memory of the GPU as they say, without gradients, while nothing is
+    active that looks at torch's calls.
+    """
     c, functorch = torch._C, torch._C._functorch
     in_function_mode, is_autocast = c._is_torch_function_mode_enabled, c._is_any_autocast_enabled
     dispatch_modes, trace = c._len_torch_dispatch_stack, c._get_tracing_state
     transform = functorch.peek_interpreter_stack
+    plain, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
+    on_gpu = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__
 
-    def any_mode() -> bool:
+    def can_pass(a: Any, b: Any) -> bool:
         return (
-            dispatch_modes() > 0 or in_function_mode() or is_autocast()
-            or forward_ad._current_level >= 0
-            or transform() is not None or trace() is not None or _State.invariant > 0
+            type(a) in plain and type(b) in plain and on_gpu(a) and on_gpu(b)
+            and a.layout is b.layout is strided and not (
+                a.requires_grad or a.is_nested or a.is_neg() or a._is_zerotensor()
+                or b.requires_grad or b.is_nested or b.is_neg() or b._is_zerotensor()
+                or dispatch_modes() > 0 or in_function_mode() or is_autocast()
+                or forward_ad._current_level >= 0
+                or transform() is not None or trace() is not None or _State.invariant > 0
+            )
         )  # fmt: skip
 
-    return any_mode
-
-
-_any_mode = _make_any_mode()
+    return can_pass
 
 
 def _levels() -> int:
@@ -214,7 +211,7 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
     is_vector = name in ("mv", "addmv")
 
     def add(
-        _: Any, addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
+        addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
         beta: Any = 1, alpha: Any = 1, **options: Any,
     ) -> torch.Tensor:  # fmt: skip
         if is_vector:
@@ -228,7 +225,7 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
                 result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         return result[:, 0] if is_vector else result
 
-    def multiply(_: Any, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+    def product(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
         if is_vector:
             b = b[:, None]
         # Below autograd, operands still say that they need gradients or have tangents.
@@ -239,4 +236,4 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
                 result = api.gemm(a, b, **options)
         return result[:, 0] if is_vector else result
 
-    return multiply if name in ("mm", "bmm", "mv") else add
+    return product if name in ("mm", "bmm", "mv") else add
