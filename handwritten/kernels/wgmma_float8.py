@@ -65,10 +65,11 @@ def make_kernel(
     # Two stages are quicker where a block has one warpgroup, or its a goes through registers.
     takes_two = config.tile_n == 128 and (config.tile_m == 64 or way.left_across)
     in_flight = 2 if takes_two and scales is None else 1
+    place = make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        place._replace(descends=False),  # scales of blocks are read in the order of k
         make_load(config, tile_k, way.left_across, False, way.maps),
         make_multiply(config, way.dtype, way.left_across, scales, in_flight),
         make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),

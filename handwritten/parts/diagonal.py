@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts import k_ranges
 from dxgemm.handwritten.parts.k_ranges import FULL, LOWER, UNIT
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, SWIZZLE_ROWS, WARPGROUP
 
@@ -88,6 +89,7 @@ def make_clear(
 
     one = (ONES | {"float32": FLOAT32_ONE})[dtype]
     a_triangle, b_triangle = triangles.split()
+    descends, from_end = k_ranges.descends(triangles.replace(UNIT, "")), k_ranges.make_from_end(tile_k)
     clears_a, clears_b = a_triangle != FULL, b_triangle != FULL
     a_across, b_across = across
     readers = WARPGROUP * (1 if config.is_pingpong else config.consumers)
@@ -106,6 +108,8 @@ def make_clear(
     @device
     def clear(smem, index, tile, thread):
         depth: int32 = tile.first_k + index * tile_k
+        if descends:
+            depth = from_end(tile, depth)
         member: int32 = thread % readers
         is_changed = False
         if clears_a:

@@ -40,6 +40,29 @@ def is_rising(ranges: str) -> bool:
     return (b == UPPER) if a == FULL else (a == LOWER)
 
 
+def descends(ranges: str) -> bool:
+    """True if all tiles end at the end of k, and go from there to the diagonal.
+
+    Tiles that are computed at the same time so read the same k of the full operand, and a diagonal
+    comes last, when its elements are put right while products are running.
+    """
+    return ranges in ("upper full", "full lower", "upper lower")
+
+
+def make_from_end(tile_k: int) -> Callable[..., Any]:
+    """Make a device function: (tile, first k of a stage) -> that of the stage in its place."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.unroll import device
+
+    @device
+    def from_end(tile, depth):
+        stages: int32 = (tile.end_k - tile.first_k - 1) // tile_k
+        return int32(2 * tile.first_k + stages * tile_k - depth)
+
+    return from_end
+
+
 def band(config: Any) -> int:
     """Elements beyond the diagonal that the tiles of a config may read."""
     return max(config.tile_m, config.tile_n) * config.cluster + MOST_STAGE

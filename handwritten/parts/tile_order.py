@@ -10,7 +10,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts import k_ranges, triangle
 
-GROUP = 512  # rows and columns of a group of tiles, where both operands are triangular
+GROUPS = 8  # groups of tiles along the shorter side of a result of two triangular operands
 
 
 def make_share() -> Callable[..., Any]:
@@ -121,15 +121,10 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
 
     a, b = ranges.split()
     is_turned, has_shells = a == k_ranges.UPPER, a != b
-    group_m, group_n = max(GROUP // tile_m, 1), max(GROUP // tile_n, 1)
 
-    @device_function
-    def groups(tiles, size):
-        return divide(int32(tiles), int32(size))
-
-    def in_shells(place: int32, tiles_m, tiles_n):
+    def in_shells(place: int32, tiles_m, tiles_n, group_m, group_n):
         """Tile of a place; a shell is the rest of some tile columns, then that of tile rows."""
-        shells = min(groups(tiles_m - 1, group_m), groups(tiles_n - 1, group_n))
+        shells = min(divide(int32(tiles_m - 1), group_m), divide(int32(tiles_n - 1), group_n))
         row: int32 = shells * group_m
         col: int32 = shells * group_n
         while True:
@@ -149,14 +144,13 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
         right = divide(place, rows)
         return int32(row + place - right * rows), int32(col + cols + right)
 
-    def in_diagonals(place: int32, tiles_m, tiles_n):
+    def in_diagonals(place: int32, tiles_m, tiles_n, group_m, group_n):
         """Tile of a place; only the last group of a diagonal may have fewer rows or columns."""
-        row: int32 = groups(tiles_m - 1, group_m) * group_m
+        row: int32 = divide(int32(tiles_m - 1), group_m) * group_m
         col: int32 = 0
         while True:
-            steps: int32 = min(
-                groups(tiles_m - 1 - row, group_m), groups(tiles_n - 1 - col, group_n)
-            )
+            steps = divide(int32(tiles_m - 1 - row), group_m)
+            steps = min(steps, divide(int32(tiles_n - 1 - col), group_n))
             last: int32 = min(group_m, tiles_m - row - steps * group_m)
             last *= min(group_n, tiles_n - col - steps * group_n)
             size: int32 = steps * (group_m * group_n) + last
@@ -167,7 +161,7 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
                 row -= group_m
             else:
                 col += group_n
-        step: int32 = groups(place, group_m * group_n)
+        step: int32 = divide(place, int32(group_m * group_n))
         place -= step * (group_m * group_n)
         row += step * group_m
         col += step * group_n
@@ -179,7 +173,11 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
 
     def locate(index, tiles_m, tiles_n):
         matrix = divide(int32(index), int32(tiles_m * tiles_n))
-        row, col = find(int32(index - matrix * tiles_m * tiles_n), tiles_m, tiles_n)
+        place = int32(index - matrix * tiles_m * tiles_n)
+        extent = divide(min(int32(tiles_m * tile_m), int32(tiles_n * tile_n)), int32(GROUPS))
+        group_m = max(divide(extent, int32(tile_m)), int32(1))
+        group_n = max(divide(extent, int32(tile_n)), int32(1))
+        row, col = find(place, tiles_m, tiles_n, group_m, group_n)
         if is_turned:
             row, col = int32(tiles_m - 1 - row), int32(tiles_n - 1 - col)
         return matrix, int32(row * tile_m), int32(col * tile_n)
