@@ -118,6 +118,7 @@ def test_refusals_fall_through(torch, random, monkeypatch):
         raise errors.UnsupportedProblemError("gemm: not this one.")
 
     monkeypatch.setattr(routing, "prepare", refuse)
+    monkeypatch.setattr(routing.Patch, "_timed", refuse)
     expected = torch.mm(a, b)
     for only in (None, "faster"):
         with dxgemm.patch(only=only) as patch:
@@ -199,7 +200,7 @@ def test_batch_invariance_comes_first(torch, random):
 def test_precision(torch, random, monkeypatch):
     asked = []
 
-    def spy(*arguments):
+    def spy(*arguments, **_):
         *_, (_, _, _, precision, *_) = arguments
         asked.append(precision)
         raise errors.UnsupportedProblemError("gemm: not this one.")

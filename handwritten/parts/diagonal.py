@@ -89,7 +89,10 @@ def make_clear(
 
     one = (ONES | {"float32": FLOAT32_ONE})[dtype]
     a_triangle, b_triangle = triangles.split()
-    descends, from_end = k_ranges.descends(triangles.replace(UNIT, "")), k_ranges.make_from_end(tile_k)
+    descends, from_end = (
+        k_ranges.descends(triangles.replace(UNIT, "")),
+        k_ranges.make_from_end(tile_k),
+    )
     clears_a, clears_b = a_triangle != FULL, b_triangle != FULL
     a_across, b_across = across
     readers = WARPGROUP * (1 if config.is_pingpong else config.consumers)

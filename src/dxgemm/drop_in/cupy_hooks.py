@@ -9,8 +9,9 @@ from typing import Any
 import cupy
 
 from dxgemm import api, contractions
-from dxgemm.drop_in.routing import Hook, Replaced, current, multiply
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import UnsupportedProblemError
+from dxgemm.runtime.arrays import Unusable, find_library
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
 _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
@@ -18,7 +19,7 @@ _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
     if a.ndim == b.ndim == 2:
-        return multiply(a, b, out, **options)
+        return api.gemm(a, b, out=out, **options)
     return api.matmul(a, b, out=out, **options)
 
 
@@ -96,25 +97,33 @@ def _dtype_finder(options: set[str]) -> Callable[[Any, Any], str]:
     return dtype_of
 
 
+def _is_matrix(key: Any) -> bool:
+    return type(key) is not Unusable and len(key[0]) == 2
+
+
 def _hooked(hook: Hook) -> Callable[..., Any]:
-    name = hook.name
+    library, ndarray = find_library("a", cupy.ndarray(0)), cupy.ndarray
+    is_matmul = hook.own in (_matmul, _dot)
 
     @wraps(hook.theirs)
     def function(*arguments: Any, **named: Any) -> Any:
         patch = current()
         if patch is None:
             return hook.theirs(*arguments, **named)
-        if not named and len(arguments) == 2:  # in one piece: loops take as long as the fields
+        if is_matmul and len(arguments) == 2 and not named:
             a, b = arguments
-            if type(a) is type(b) is cupy.ndarray:
-                key = name, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype
-                return patch.compute(hook, key, arguments, named)
-        layout: list[Any] = [name, *named]
+            if type(a) is type(b) is ndarray:
+                return patch.multiply(hook, library, a, b)
+        return any_function(*arguments, **named)
+
+    def any_function(*arguments: Any, **named: Any) -> Any:
+        layout: list[Any] = [hook.name, *named]
         for argument in (*arguments, *named.values()) if named else arguments:
             if isinstance(argument, cupy.ndarray):
                 layout += (argument.shape, argument.strides, argument.dtype)
             else:
                 layout.append(repr(argument) if isinstance(argument, _PLAIN) else type(argument))
-        return patch.compute(hook, tuple(layout), arguments, named)
+        return current().compute(hook, tuple(layout), arguments, named)
 
+    hook = hook._replace(takes=_is_matrix, elsewhere=any_function)
     return function

@@ -33,6 +33,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.arguments import Precision, check_list, check_name
 from dxgemm.problem.define import check_precision
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
+from dxgemm.runtime.arrays import Library
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import call_driver
 
@@ -75,6 +76,8 @@ class Hook(NamedTuple):
         theirs: computes a call by the library.
         stream: finds the library's current stream, from the arguments.
         dtype: finds the name of the operands' dtype, from the arguments and the named ones.
+        takes: True for keys of arrays (`Library.inspect`) that `Patch.multiply` takes.
+        elsewhere: computes a call of others.
     """
 
     name: str
@@ -82,6 +85,8 @@ class Hook(NamedTuple):
     theirs: Callable[..., Any]
     stream: Callable[..., int]
     dtype: Callable[[Any, Mapping[str, Any]], str]
+    takes: Callable[[Any], bool] = lambda _: False
+    elsewhere: Callable[..., Any] = lambda *_: None
 
 
 class _Decision:
@@ -90,20 +95,18 @@ class _Decision:
     Attributes:
         name: function that is called.
         own: computes a call by dxgemm; None to leave it to the library, for the reason.
+        options: those of `prepare` for two operands alone.
         routed, fell_through: calls so far; no other thread runs within `+= 1`.
     """
 
-    __slots__ = "fell_through", "name", "own", "reason", "routed"
+    __slots__ = "fell_through", "name", "options", "own", "reason", "routed"
 
-    def __init__(self, name: str, own: Callable[..., Any] | None, reason: str = "") -> None:
+    def __init__(
+        self, name: str, own: Callable[..., Any] | None, reason: str = "", precision: Any = None
+    ) -> None:
         self.name, self.own, self.reason = name, own, reason
+        self.options = None, None, None, precision, False, None, "", None, None
         self.routed = self.fell_through = 0
-
-
-def multiply(a: Any, b: Any, out: Any = None, precision: Precision | None = None) -> Any:
-    """`gemm` of two operands; it reads none of the other options, which takes less time."""
-    options = None, None, None, precision, False, None, "", None, None
-    return run(prepare(a, b, None, 1.0, 0.0, out, options))
 
 
 class Replaced:
@@ -204,13 +207,39 @@ class Patch:
             try:
                 result = own(*arguments, **named)
             except DxgemmError as error:
-                lasts = not isinstance(error, LaunchError)  # which the next call need not meet
-                decision = self._fall_through(hook, layout, _text(error), lasts)
+                decision = self._refuse(hook, layout, error)
             else:
                 decision.routed += 1
                 return result
         decision.fell_through += 1
         return hook.theirs(*arguments, **named)
+
+    def multiply(self, hook: Hook, library: Library, a: Any, b: Any) -> Any:
+        """`compute` of two arrays of a library alone: what `gemm` reads of them is the layout."""
+        a_pointer, a_key = library.inspect(a)
+        b_pointer, b_key = library.inspect(b)
+        layout = hook.name, a_key, b_key
+        decision = self._known.get(layout)
+        if decision is None:
+            if not (hook.takes(a_key) and hook.takes(b_key)):
+                return hook.elsewhere(a, b)
+            decision = self._decide(hook, layout, (a, b), {})
+        if decision.own is not None:
+            keys = library, a_key, library, b_key, None, None, None, None
+            found = a, b, None, None, a_pointer, b_pointer, 0, 0, keys, a, library
+            try:
+                result = run(prepare(a, b, None, 1.0, 0.0, None, decision.options, found=found))
+            except DxgemmError as error:
+                decision = self._refuse(hook, layout, error)
+            else:
+                decision.routed += 1
+                return result
+        decision.fell_through += 1
+        return hook.theirs(a, b)
+
+    def _refuse(self, hook: Hook, layout: Hashable, error: DxgemmError) -> _Decision:
+        """Decision after an error; one of a launch need not come again."""
+        return self._fall_through(hook, layout, _text(error), not isinstance(error, LaunchError))
 
     def _fall_through(
         self, hook: Hook, layout: Hashable, reason: str, lasts: bool = True
@@ -251,7 +280,7 @@ class Patch:
             if reason:
                 return self._fall_through(hook, layout, reason)
         own = partial(hook.own, **options) if options else hook.own
-        return self._keep(layout, _Decision(hook.name, own))
+        return self._keep(layout, _Decision(hook.name, own, precision=options.get("precision")))
 
     def _timed(
         self, hook: Hook, options: Any, arguments: Any, named: Mapping[str, Any], stream: int

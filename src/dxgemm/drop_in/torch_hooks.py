@@ -20,9 +20,10 @@ from torch.jit._builtins import _register_builtin
 
 from dxgemm import api
 from dxgemm.drop_in import routing
-from dxgemm.drop_in.routing import Hook, Replaced, current, multiply
+from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import DxgemmError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.arrays import Unusable, find_library
 
 OPERATORS = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm")
 # Functions of Python for two matrices or batches, and the operator that they call for plain ones.
@@ -59,14 +60,14 @@ def install() -> None:
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
     """Find the kernel that overrides each operator, and the functions that replace Python's."""
-    functions, can_pass = {}, _make_can_pass()
+    functions, is_watched = {}, _make_is_watched()
     # torch's kernels are called for plain tensors of its device, whatever else a call had to pass.
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
     for name in OPERATORS:
         theirs = partial(torch.library.get_kernel(f"aten::{name}", _DEVICE).call_boxed, keys)
         hook = Hook(f"torch.{name}", _own(name), theirs, _stream, _dtype)
         direct = [
-            (owner, attribute, _direct(getattr(owner, attribute), hook, can_pass))
+            (owner, attribute, _direct(getattr(owner, attribute), hook, is_watched))
             for owner, attribute, of in DIRECT
             if of == name
         ]
@@ -149,56 +150,53 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
 
 
 def _direct(
-    theirs: Callable[..., Any], hook: Hook, can_pass: Callable[..., bool]
+    theirs: Callable[..., Any], hook: Hook, is_watched: Callable[[], bool]
 ) -> Callable[..., Any]:
     """Function that takes plain matrices past the dispatcher, and leaves all else to torch."""
-    name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
-    hook = hook._replace(own=multiply)
+    ndim = 3 if hook.name == "torch.bmm" else 2
+    library, kinds = find_library("a", torch.empty(0)), (torch.Tensor, torch.nn.Parameter)
     is_compiling = torch.compiler.is_compiling
+
+    def takes(key: Any) -> bool:
+        """True for memory of the GPU whose value is that of the tensor."""
+        return (
+            type(key) is not Unusable and len(key[0]) == ndim
+            and key[3].type == _DEVICE.lower() and not key[5]
+        )  # fmt: skip
+
+    hook = hook._replace(own=api.gemm, takes=takes, elsewhere=theirs)
 
     @wraps(theirs)
     def product(*operands: Any, **options: Any) -> Any:
-        if len(operands) != 2 or options or is_compiling() or not can_pass(*operands):
+        if len(operands) != 2 or options or is_compiling() or is_watched():
             return theirs(*operands, **options)
         a, b = operands
-        a_shape, b_shape = a.shape, b.shape
-        if not len(a_shape) == ndim == len(b_shape):
-            return theirs(a, b)
         patch = current()
-        if patch is None:
-            return hook.theirs(a, b)
-        layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
-        return patch.compute(hook, layout, operands, {})
+        if (
+            patch is None or type(a) not in kinds or type(b) not in kinds
+            or a.requires_grad or b.requires_grad
+        ):  # fmt: skip
+            return theirs(a, b)
+        return patch.multiply(hook, library, a, b)
 
     return product
 
 
-def _make_can_pass() -> Callable[[Any, Any], bool]:
-    """Make the test whether two operands can pass the dispatcher: it is one call, as it is timed.
-
-    It is true for tensors in memory of the GPU as they say, without gradients, while nothing is
-    active that looks at torch's calls.
-    """
+def _make_is_watched() -> Callable[[], bool]:
+    """Function that tells whether anything is active that looks at torch's calls."""
     c, functorch = torch._C, torch._C._functorch
     in_function_mode, is_autocast = c._is_torch_function_mode_enabled, c._is_any_autocast_enabled
     dispatch_modes, trace = c._len_torch_dispatch_stack, c._get_tracing_state
     transform = functorch.peek_interpreter_stack
-    plain, strided = (torch.Tensor, torch.nn.Parameter), torch.strided
-    on_gpu = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__
 
-    def can_pass(a: Any, b: Any) -> bool:
+    def is_watched() -> bool:
         return (
-            type(a) in plain and type(b) in plain and on_gpu(a) and on_gpu(b)
-            and a.layout is b.layout is strided and not (
-                a.requires_grad or a.is_nested or a.is_neg() or a._is_zerotensor()
-                or b.requires_grad or b.is_nested or b.is_neg() or b._is_zerotensor()
-                or dispatch_modes() > 0 or in_function_mode() or is_autocast()
-                or forward_ad._current_level >= 0
-                or transform() is not None or trace() is not None or _State.invariant > 0
-            )
+            dispatch_modes() > 0 or in_function_mode() or is_autocast()
+            or forward_ad._current_level >= 0
+            or transform() is not None or trace() is not None or _State.invariant > 0
         )  # fmt: skip
 
-    return can_pass
+    return is_watched
 
 
 def _levels() -> int:
