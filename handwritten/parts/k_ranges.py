@@ -99,7 +99,11 @@ def make_k_range(ranges: str, tile_m: int, tile_n: int, tile_k: int) -> Callable
 
 
 def make_to_and_fro(cluster: int) -> Callable[..., Any]:
-    """Make a device function: (index, tiles) -> index, with every other turn of blocks reversed."""
+    """Make a device function: (index, tiles) -> index, with every other turn of blocks reversed.
+
+    The last turn, in which some blocks have no tile, is not: its first and longest tile is taken by
+    the block with the shortest one of the turn before.
+    """
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import cuda, device_function, divide
@@ -108,8 +112,7 @@ def make_to_and_fro(cluster: int) -> Callable[..., Any]:
     def to_and_fro(index, tiles):
         blocks: int32 = cuda.gridDim.x // cluster
         turn: int32 = divide(int32(index), blocks)
-        begin: int32 = turn * blocks
-        last: int32 = min(tiles - begin, blocks) - 1
-        return int32(begin + last - (index - begin)) if turn % 2 == 1 else int32(index)
+        left: int32 = divide(int32(tiles - 1), blocks) - turn
+        return int32((2 * turn + 1) * blocks - 1 - index) if left % 2 == 1 else int32(index)
 
     return device_function(unroll(to_and_fro))
