@@ -286,19 +286,10 @@ def test_blocks_read_a_band_beside_the_diagonal(name, dtype):
         np.testing.assert_array_equal(found, (exact[0] @ exact[1])[row, col])
 
 
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        "lower full",
-        "full lower",
-        "upper full",
-        "full upper",
-        "lower lower",
-        "lower upper",
-        "upper lower",
-        "upper upper",
-    ],
-)
+PAIRS = [" ".join(pair) for pair in product(("full", "lower", "upper"), repeat=2)][1:]
+
+
+@pytest.mark.parametrize("ranges", PAIRS)
 def test_each_tile_has_one_index_and_blocks_share_the_work(monkeypatch, ranges):
     if not simulator_enabled():
         pytest.skip("device functions are called as functions of Python")

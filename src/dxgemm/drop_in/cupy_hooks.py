@@ -11,7 +11,7 @@ import cupy
 from dxgemm import api, contractions
 from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import UnsupportedProblemError
-from dxgemm.runtime.arrays import Unusable, find_library
+from dxgemm.runtime.arrays import Unusable, find_library, libraries
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
 _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
@@ -102,8 +102,7 @@ def _is_matrix(key: Any) -> bool:
 
 
 def _hooked(hook: Hook) -> Callable[..., Any]:
-    library, ndarray = find_library("a", cupy.ndarray(0)), cupy.ndarray
-    is_matmul = hook.own in (_matmul, _dot)
+    ndarray, is_matmul = cupy.ndarray, hook.own in (_matmul, _dot)
 
     @wraps(hook.theirs)
     def function(*arguments: Any, **named: Any) -> Any:
@@ -113,6 +112,7 @@ def _hooked(hook: Hook) -> Callable[..., Any]:
         if is_matmul and len(arguments) == 2 and not named:
             a, b = arguments
             if type(a) is type(b) is ndarray:
+                library = libraries.get(ndarray) or find_library("a", a)
                 return patch.multiply(hook, library, a, b)
         return any_function(*arguments, **named)
 

@@ -206,32 +206,24 @@ def _levels() -> int:
 
 def _own(name: str) -> Callable[..., torch.Tensor]:
     """Function that computes an operator by `gemm`."""
-    is_vector = name in ("mv", "addmv")
+    is_vector, adds = name in ("mv", "addmv"), name.startswith(("add", "badd"))
 
-    def add(
-        addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
-        beta: Any = 1, alpha: Any = 1, **options: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    def compute(
+        *operands: torch.Tensor, beta: Any = int(adds), alpha: Any = 1, **options: Any
+    ) -> torch.Tensor:
+        *addends, a, b = operands
+        c = out = None
         if is_vector:
-            addend, b = addend.expand(a.shape[:1])[:, None], b[:, None]
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-        c = addend.expand(out.shape)
-        if _levels() < 0 and not (addend.requires_grad or a.requires_grad or b.requires_grad):
+            b = b[:, None]
+        for addend in addends:
+            out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+            c = (addend.expand(a.shape[:1])[:, None] if is_vector else addend).expand(out.shape)
+        # Below autograd, operands still say that they need gradients or have tangents.
+        if _levels() < 0 and not any(x.requires_grad for x in operands):
             result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         else:
             with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
                 result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         return result[:, 0] if is_vector else result
 
-    def product(a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
-        if is_vector:
-            b = b[:, None]
-        # Below autograd, operands still say that they need gradients or have tangents.
-        if _levels() < 0 and not (a.requires_grad or b.requires_grad):
-            result = api.gemm(a, b, **options)
-        else:
-            with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
-                result = api.gemm(a, b, **options)
-        return result[:, 0] if is_vector else result
-
-    return product if name in ("mm", "bmm", "mv") else add
+    return compute
