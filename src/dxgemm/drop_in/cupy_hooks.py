@@ -123,7 +123,8 @@ def _hooked(hook: Hook) -> Callable[..., Any]:
                 layout += (argument.shape, argument.strides, argument.dtype)
             else:
                 layout.append(repr(argument) if isinstance(argument, _PLAIN) else type(argument))
-        return current().compute(hook, tuple(layout), arguments, named)
+        patch: Any = current()
+        return patch.compute(hook, tuple(layout), arguments, named)
 
     hook = hook._replace(takes=_is_matrix, elsewhere=any_function)
     return function

@@ -33,7 +33,6 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.arguments import Precision, check_list, check_name
 from dxgemm.problem.define import check_precision
 from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES, result_dtypes
-from dxgemm.runtime.arrays import Library
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import call_driver
 
@@ -214,8 +213,8 @@ class Patch:
         decision.fell_through += 1
         return hook.theirs(*arguments, **named)
 
-    def multiply(self, hook: Hook, library: Library, a: Any, b: Any) -> Any:
-        """`compute` of two arrays of a library alone: what `gemm` reads of them is the layout."""
+    def multiply(self, hook: Hook, library: Any, a: Any, b: Any) -> Any:
+        """`compute` of two arrays of a `Library` alone: what `gemm` reads of them is the layout."""
         a_pointer, a_key = library.inspect(a)
         b_pointer, b_key = library.inspect(b)
         layout = hook.name, a_key, b_key
