@@ -332,6 +332,8 @@ def test_transforms_of_torch(torch, random):
         "sparse": lambda: torch.mm(a.to_sparse(), b),
         "negative": lambda: torch.mm(torch.complex(a, a).conj().imag, b),
         "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
+        "zeros without memory": lambda: torch._efficientzerotensor((3, 4), device=DEVICE) @ b + 1,
+        "conjugate": lambda: torch.mm(torch.complex(a, a).conj(), torch.complex(b, b)),
     }
     expected = {name: call() for name, call in calls.items()}
     with dxgemm.patch(only=None) as patch:
