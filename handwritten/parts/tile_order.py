@@ -125,18 +125,17 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
     def in_shells(place: int32, tiles_m, tiles_n, group_m, group_n):
         """Tile of a place; a shell is the rest of some tile columns, then that of tile rows."""
         shells = min(divide(int32(tiles_m - 1), group_m), divide(int32(tiles_n - 1), group_n))
-        row: int32 = shells * group_m
-        col: int32 = shells * group_n
-        while True:
-            cols: int32 = min(group_n, tiles_n - col)
-            rows: int32 = min(group_m, tiles_m - row)
-            below: int32 = (tiles_m - row) * cols
-            size: int32 = below + rows * (tiles_n - col - cols)
-            if place < size:
-                break
+        row: int32 = (shells + 1) * group_m
+        col: int32 = (shells + 1) * group_n
+        size: int32 = 0
+        while place >= size:
             place -= size
             row -= group_m
             col -= group_n
+            rows: int32 = min(group_m, tiles_m - row)
+            cols: int32 = min(group_n, tiles_n - col)
+            below: int32 = (tiles_m - row) * cols
+            size = below + rows * (tiles_n - col - cols)
         if place < below:
             down = divide(place, cols)
             return int32(row + down), int32(col + place - down * cols)
@@ -146,23 +145,22 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
 
     def in_diagonals(place: int32, tiles_m, tiles_n, group_m, group_n):
         """Tile of a place; only the last group of a diagonal may have fewer rows or columns."""
-        row: int32 = divide(int32(tiles_m - 1), group_m) * group_m
+        row: int32 = (divide(int32(tiles_m - 1), group_m) + 1) * group_m
         col: int32 = 0
-        while True:
-            steps = divide(int32(tiles_m - 1 - row), group_m)
-            steps = min(steps, divide(int32(tiles_n - 1 - col), group_n))
-            last: int32 = min(group_m, tiles_m - row - steps * group_m)
-            last *= min(group_n, tiles_n - col - steps * group_n)
-            size: int32 = steps * (group_m * group_n) + last
-            if place < size:
-                break
+        size: int32 = 0
+        while place >= size:
             place -= size
             if row > 0:
                 row -= group_m
             else:
                 col += group_n
-        step: int32 = divide(place, int32(group_m * group_n))
-        place -= step * (group_m * group_n)
+            steps = divide(int32(tiles_m - 1 - row), group_m)
+            steps = min(steps, divide(int32(tiles_n - 1 - col), group_n))
+            last: int32 = min(group_m, tiles_m - row - steps * group_m)
+            last *= min(group_n, tiles_n - col - steps * group_n)
+            size = steps * (group_m * group_n) + last
+        step = divide(place, int32(group_m * group_n))
+        place -= step * group_m * group_n
         row += step * group_m
         col += step * group_n
         rows: int32 = min(group_m, tiles_m - row)
