@@ -145,25 +145,26 @@ def _make_map_of_two(tile_m: int, tile_n: int, ranges: str) -> Callable[..., Any
 
     def in_diagonals(place: int32, tiles_m, tiles_n, group_m, group_n):
         """Tile of a place; only the last group of a diagonal may have fewer rows or columns."""
-        row: int32 = (divide(int32(tiles_m - 1), group_m) + 1) * group_m
-        col: int32 = 0
+        last_i = divide(int32(tiles_m - 1), group_m)
+        last_j = divide(int32(tiles_n - 1), group_n)
+        i: int32 = last_i + 1
+        j: int32 = 0
         size: int32 = 0
         while place >= size:
             place -= size
-            if row > 0:
-                row -= group_m
+            if i > 0:
+                i -= 1
             else:
-                col += group_n
-            steps = divide(int32(tiles_m - 1 - row), group_m)
-            steps = min(steps, divide(int32(tiles_n - 1 - col), group_n))
-            last: int32 = min(group_m, tiles_m - row - steps * group_m)
-            last *= min(group_n, tiles_n - col - steps * group_n)
-            size = steps * (group_m * group_n) + last
+                j += 1
+            steps: int32 = min(last_i - i, last_j - j)
+            rows: int32 = min(group_m, tiles_m - (i + steps) * group_m)
+            size = steps * (group_m * group_n)
+            size += rows * min(group_n, tiles_n - (j + steps) * group_n)
         step = divide(place, int32(group_m * group_n))
         place -= step * group_m * group_n
-        row += step * group_m
-        col += step * group_n
-        rows: int32 = min(group_m, tiles_m - row)
+        row: int32 = (i + step) * group_m
+        col: int32 = (j + step) * group_n
+        rows = min(group_m, tiles_m - row)
         right = divide(place, rows)
         return int32(row + place - right * rows), int32(col + right)
 

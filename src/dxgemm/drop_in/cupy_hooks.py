@@ -11,7 +11,6 @@ import cupy
 from dxgemm import api, contractions
 from dxgemm.drop_in.routing import Hook, Replaced, current
 from dxgemm.errors import UnsupportedProblemError
-from dxgemm.runtime.arrays import Unusable, find_library, libraries
 
 _ODD = "object"  # stands for the dtype of what is left to CuPy
 _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
@@ -97,34 +96,25 @@ def _dtype_finder(options: set[str]) -> Callable[[Any, Any], str]:
     return dtype_of
 
 
-def _is_matrix(key: Any) -> bool:
-    return type(key) is not Unusable and len(key[0]) == 2
-
-
 def _hooked(hook: Hook) -> Callable[..., Any]:
-    ndarray, is_matmul = cupy.ndarray, hook.own in (_matmul, _dot)
+    name = hook.name
 
     @wraps(hook.theirs)
     def function(*arguments: Any, **named: Any) -> Any:
         patch = current()
         if patch is None:
             return hook.theirs(*arguments, **named)
-        if is_matmul and len(arguments) == 2 and not named:
+        if not named and len(arguments) == 2:  # in one piece: loops take as long as the fields
             a, b = arguments
-            if type(a) is type(b) is ndarray:
-                library = libraries.get(ndarray) or find_library("a", a)
-                return patch.multiply(hook, library, a, b)
-        return any_function(*arguments, **named)
-
-    def any_function(*arguments: Any, **named: Any) -> Any:
-        layout: list[Any] = [hook.name, *named]
+            if type(a) is type(b) is cupy.ndarray:
+                key = name, a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype
+                return patch.compute(hook, key, arguments, named)
+        layout: list[Any] = [name, *named]
         for argument in (*arguments, *named.values()) if named else arguments:
             if isinstance(argument, cupy.ndarray):
                 layout += (argument.shape, argument.strides, argument.dtype)
             else:
                 layout.append(repr(argument) if isinstance(argument, _PLAIN) else type(argument))
-        patch: Any = current()
         return patch.compute(hook, tuple(layout), arguments, named)
 
-    hook = hook._replace(takes=_is_matrix, elsewhere=any_function)
     return function
