@@ -11,9 +11,9 @@ import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
 from dxgemm.cli.run import MAX_SIMULATED, PrecisionOption, TooSlowError
-from dxgemm.cli.timing import array_module, call_us, clock_name, time_text, to_dtype
+from dxgemm.cli.timing import call_us, clock_name, time_text
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.tuning.measure import random_operands
+from dxgemm.tuning.measure import array_module, random_operands, to_dtype
 from dxgemm.tuning.workloads import Workload
 
 Size = Annotated[int, typer.Argument(min=0)]
@@ -69,7 +69,7 @@ def explain(
     measured_us = None
     if measure:
         _refuse_hours(batch * m * n * k)
-        a, b, out = random_operands(Workload(dtype, m, n, k, batch, layout=layout), to_dtype)
+        a, b, out = random_operands(Workload(dtype, m, n, k, batch, layout=layout))
         if out_dtype is not None:
             out = to_dtype(array_module().zeros(out.shape, "float32"), out_dtype)
         plan = dxgemm.plan(a, b, out=out, **options)

@@ -23,9 +23,8 @@ from dxgemm.cli.rungs import (
     find_rung,
     require_support,
 )
-from dxgemm.cli.timing import array_module, to_dtype
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.tuning.measure import random_operands
+from dxgemm.tuning.measure import array_module, random_operands
 
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:
@@ -91,7 +90,7 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     chosen: Any = implementation.name
     if config is not None:
         chosen = (implementation.name, find_config(implementation, config, dtype))
-    a, b, _ = random_operands(dtype.workload(size), to_dtype)
+    a, b, _ = random_operands(dtype.workload(size))
     dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
     if not simulator_enabled():
         array_module().cuda.Device().synchronize()
