@@ -533,7 +533,7 @@ class TestOccupancy:
         assert values["blocks"] == min(values["blocks_by"].values())
         text = invoke_process(*arguments, cache=tmp_path).stdout
         assert f"{values['occupancy']:.1%} occupancy" in text
-        assert f"{values['registers']} a thread" in text
+        assert f"{values['registers']} per thread" in text
 
     @pytest.mark.parametrize(
         ("rung", "options", "reason"),

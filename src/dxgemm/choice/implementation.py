@@ -262,7 +262,7 @@ class KernelFile(Implementation):
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:
-            return None  # nothing is launched: its operands may lie anyhow
+            return None  # nothing is launched: its operands may have any layout
         return self.refuses(problem)
 
     @property

@@ -34,7 +34,7 @@ Three counters say most of what there is to know of a GEMM:
   shared memory   How busy the path to it is, and which part of its passes bank conflicts cost. Near
                   100 % the multipliers starve: more reuse in registers, wider loads or another
                   layout help.
-  top stall       What warps wait for, in cycles an instruction. long_scoreboard: global memory, so
+  top stall       What warps wait for, in cycles per instruction. long_scoreboard: global memory, so
                   prefetch. short_scoreboard, mio_throttle: shared memory. barrier: too few warps
                   or blocks to hide it. math_pipe_throttle, not_selected: the units are the limit,
                   which is the end of the ladder."""
@@ -128,7 +128,7 @@ def summary(values: dict[str, float]) -> list[tuple[str, str]]:
     stall = top_stall(values)
     if stall is not None:
         cycles = values[f"stall_{stall}"]
-        text = f"{stall}, {cycles:.2f} cycles an instruction: {STALLS[stall]}"
+        text = f"{stall}, {cycles:.2f} cycles per instruction: {STALLS[stall]}"
         lines.append(("top stall", text))
     if "warps_percent" in values:
         lines.append(("occupancy", f"{values['warps_percent']:.1f} % of the warps"))
