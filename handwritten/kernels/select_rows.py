@@ -8,7 +8,7 @@ Layout: a (m, n), whose columns count as k, any strides, any batch. The paramete
 GEMM; b, c and out are not used.
 Constraints: a block is one warp, so that its barriers cost little.
 Source: J. Johnson, M. Douze and H. Jégou, "Billion-scale similarity search with GPUs", 2017, for
-the queue ("WarpSelect"); K. E. Batcher, "Sorting networks and their applications", 1968.
+the queue ("WarpSelect").
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import numpy as np
 
 from dxgemm.handwritten.kernels.reduce_tiles import widened_dtype
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-from dxgemm.handwritten.parts.reduction import NO_INDEX, NO_PLACE, order, worst_value
+from dxgemm.handwritten.parts.reduction import NO_INDEX, NO_PLACE
+from dxgemm.handwritten.parts.selection import make_selection
 
 READS = 4  # elements that a thread reads ahead
 
@@ -66,8 +67,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, divide, sync_block
-    from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
+    from dxgemm.handwritten.parts.intrinsics import divide, sync_block
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import WIDEN
 
     reduction, is_transposed = epilogue.reduction, epilogue.is_transposed
@@ -76,49 +77,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     threads, part, queue = config.threads, config.part, 2 * config.threads
     wide_dtype = widened_dtype(dtype)
     scalar = np.dtype(wide_dtype).type
-    widen, last = WIDEN.get(dtype, scalar), scalar(worst_value(reduction, wide_dtype))
-    precedes, worst = device_function(order(reduction)), device_function(lambda: last)
-
-    @device
-    def is_before(values, places, i, j):
-        v, w = values[i], values[j]
-        return precedes(v, w) or (not precedes(w, v) and places[i] < places[j])
-
-    @device
-    def order_pairs(values, places, start, size, stride, count, thread):
-        """One step of a bitonic sort of `count` items, in sequences of `size` that alternate."""
-        for pair in range(thread, count // 2, threads):
-            i: int32 = 2 * pair - (pair & (stride - 1))
-            first, second = start + i, start + i + stride
-            if is_before(values, places, second, first) == ((i & size) == 0):
-                value, place = values[first], places[first]
-                values[first], places[first] = values[second], places[second]
-                values[second], places[second] = value, place
-        sync_block()
-
-    @device
-    def keep_first(values, places, held, thread):
-        """Sort the queue, which holds so many items, and keep the first of it and of those kept."""
-        for i in range(kept + held + thread, kept + queue, threads):
-            values[i], places[i] = worst(), int32(NO_PLACE)
-        sync_block()
-        size = int32(2)
-        while size <= queue:
-            stride: int32 = size // 2
-            while stride > 0:
-                order_pairs(values, places, kept, size, stride, queue, thread)
-                stride = stride // 2
-            size = size * 2
-        # The better one of each pair from both ends: these are the first ones, not sorted yet.
-        for i in range(thread, min(kept, queue), threads):
-            last = kept - 1 - i
-            if is_before(values, places, kept + i, last):
-                values[last], places[last] = values[kept + i], places[kept + i]
-        sync_block()
-        stride = int32(kept // 2)
-        while stride > 0:
-            order_pairs(values, places, 0, 2 * kept, stride, kept, thread)
-            stride = stride // 2
+    widen = WIDEN.get(dtype, scalar)
+    selection = make_selection(reduction, wide_dtype, kept, queue, threads)
+    precedes, worst, keep_first = selection.precedes, selection.worst, selection.keep_first
 
     @gemm_kernel
     def select_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
