@@ -104,27 +104,29 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         # --- Main loop ---
         held = int32(0)
         index = matrix * a.batch + row * a.row + first_col * a.col
-        for start in range(0, items, READS * threads):
-            ahead = ()
-            for read in static_range(READS):
-                place: int32 = start + read * threads + thread
-                value = worst()
-                if place < items:
-                    value = widen(a.data[index + place * a.col])
-                ahead = ahead + (value,)
-            for read in static_range(READS):
-                place: int32 = start + read * threads + thread
-                is_first = precedes(ahead[read], values[count - 1])
-                is_first = place < items and (is_first or places[count - 1] == NO_PLACE)
-                if is_first:
-                    item = kept + cuda.atomic.add(queued, 0, 1)
-                    values[item], places[item] = ahead[read], place
-                held = held + cuda.syncthreads_count(int32(is_first))
-                if held >= threads:
-                    if thread == 0:
-                        queued[0] = 0
-                    keep_first(values, places, held, thread)
-                    held = int32(0)
+        ahead = ()
+        for read in static_range(READS):
+            value = worst()
+            if read * threads + thread < items:
+                value = widen(a.data[index + (read * threads + thread) * a.col])
+            ahead = ahead + (value,)
+        for start in range(0, items, threads):
+            place: int32 = start + thread
+            value, later = ahead[0], worst()
+            if place + READS * threads < items:
+                later = widen(a.data[index + (place + READS * threads) * a.col])
+            ahead = ahead[1:] + (later,)
+            is_first = precedes(value, values[count - 1])
+            is_first = place < items and (is_first or places[count - 1] == NO_PLACE)
+            if is_first:
+                item = kept + cuda.atomic.add(queued, 0, 1)
+                values[item], places[item] = value, place
+            held = held + cuda.syncthreads_count(int32(is_first))
+            if held >= threads:
+                if thread == 0:
+                    queued[0] = 0
+                keep_first(values, places, held, thread)
+                held = int32(0)
         # --- Epilogue ---
         keep_first(values, places, held, thread)
         first, step = first_col, int64(1)
