@@ -38,6 +38,9 @@ class Config(BaseConfig):
         """Upper bound: 32 values and a queue of two per thread, with their places."""
         return (32 + 2 * self.threads) * 12 + 4
 
+    def min_blocks(self, dtype: str) -> int:
+        return 32  # as many as an SM holds
+
     def accumulator_bytes(self, dtype: str) -> int:
         return READS * 8
 
