@@ -67,10 +67,11 @@ def make_kernel(
     epilogue, scales = block_scales.make_block_scales(
         epilogue, way.is_exchanged, config.tile_n, row_order
     )
+    place = make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        place._replace(descends=False),  # scales of blocks are read in the order of k
         make_load(config, tile_k, way.left_across, False, way.maps),
         make_multiply(config, way.dtype, way.left_across, scales, issues_ahead(config, scales)),
         make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),

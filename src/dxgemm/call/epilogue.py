@@ -22,6 +22,7 @@ from dxgemm.errors import (
 )
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
+from dxgemm.handwritten.parts.reduction import FEW_VALUES
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
@@ -214,7 +215,10 @@ def fuse(
         return changed(problem, epilogue=fusion), tuple(enumerate(strides))
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
     fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
-    problem = changed(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
+    must_fuse = shape.reduction.fused
+    if must_fuse is None and reduction.count > FEW_VALUES and reduction.axis != 0:
+        must_fuse = False  # a kernel of its own selects them faster
+    problem = changed(problem, epilogue=fusion, must_fuse=must_fuse)
     return problem, tuple(enumerate(strides))
 
 

@@ -23,13 +23,11 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 COPYING_SHARE = 0.75  # bandwidth of an aligned copy over the memory's: measured on the H100
-# Of kernels that fetch by TMA, from 2,300 times on the H200: bytes per SM and microsecond from L2,
-# which all SMs share, and from shared memory; more from L2 for rows of boxes that begin at no cache
-# line, at no half, at no quarter of one; factor of shared memory's time for blocks of a pair, which
-# wait for each other.
-FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.44e5, 2.73e5
-NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.67, 0.68, 0.87
-PAIRED = 1.15
+# Of kernels that fetch by TMA, fitted together to times of 19 products on the H200: bytes per SM
+# and microsecond from L2, which all SMs share, and from shared memory; more from L2 for rows of
+# boxes that begin at no cache line, at no half, at no quarter of one.
+FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.95e5, 3.2e5
+NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.7, 0.67, 0.73
 HOPPER = "sm_90a"
 FOUR = np.array(4.0)  # quick in NumPy
 
@@ -179,7 +177,6 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[st
         extents = (config.tile_m, pair_n), (config.tile_n, pair_m)
         sides = [_side(extent, stages / others, dtype) for extent, others in extents]
         smem_us = stages * config.stage_smem_bytes / SHARED_BYTES_PER_US
-        smem_us *= PAIRED if config.is_paired else 1
         if config.is_turned:
             tile.reverse()
             sides.reverse()
