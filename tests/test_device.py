@@ -114,6 +114,14 @@ def test_products_with_an_epilogue_by_hand(dtype, layouts):
     np.testing.assert_array_equal(on_host(around), expected)
 
 
+@pytest.mark.parametrize("dtype, layouts", TILES, ids=str)
+def test_rows_that_b_lacks_count_as_zero(dtype, layouts):
+    own, a, b = TILES[dtype, layouts], ints((5, 19), dtype), ints((17, 6), dtype, 1)
+    out, ones = xp.zeros((5, 6), dtype), xp.ones(6, dtype)
+    own.launch(make_scaled(own), own.blocks(5, 6), a, b, ones, 0, out)
+    np.testing.assert_array_equal(on_host(out), scaled_by_numpy(a[:, :17], b, ones, 0))
+
+
 def make_chain(tile, function):
     def chain(x, w1, w2, out):
         row = cuda.blockIdx.x * tile.m
@@ -393,6 +401,12 @@ def test_arguments_that_a_kernel_cannot_take():
         ({"scale": "scale"}, errors.ArrayTypeError, "argument 2 is 'scale'"),
         ({"shift": 2**70}, errors.DtypeError, "beyond 64 bits"),
         ({"shift": 2j}, errors.ArrayTypeError, "argument 3 is 2j"),
+        (
+            {"a": xp.zeros(a.nbytes + 1, "int8")[1:].view("float32").reshape(a.shape)},
+            errors.LayoutError,
+            "argument 0 starts at an address",
+        ),
+        ({"more": out}, errors.SettingError, "scaled takes 5 arguments, but 6 are passed"),
     ]
     for change, kind, message in wrong:
         with pytest.raises(kind, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -235,6 +236,17 @@ def test_epilogue(home, values):
     np.testing.assert_array_equal(home.fetch(result), expected)
     with pytest.raises(errors.UnsupportedProblemError, match="einsum: the epilogue sum"):
         dxgemm.einsum("ij,jk->ik", sent[1], sent[1].T, epilogue=reductions.sum(axis=1))
+
+
+@pytest.mark.parametrize("sizes", [(2, 9, 3, 4), (4, 3, 9, 2)])  # whose paths differ
+def test_the_epilogue_of_a_chain_has_the_rows_of_the_result(home, values, sizes):
+    chain = [values(shape) for shape in pairwise(sizes)]
+    sent, plain = [home.send(x) for x in chain], np.linalg.multi_dot(chain)
+    for subscripts, expected in (("ij,jk,kl->il", plain), ("ij,jk,kl->li", plain.T)):
+        bias = values(expected.shape[1])
+        epilogue = epilogues.bias(home.send(bias))
+        result = dxgemm.einsum(subscripts, *sent, epilogue=epilogue)
+        np.testing.assert_array_equal(home.fetch(result), expected + bias)
 
 
 @pytest.mark.parametrize(

@@ -295,11 +295,11 @@ def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[...
 
     @device
     def fetch(a, b, row, col):
-        fetch_tile(a, b, row, col, a.shape[1])
+        fetch_tile(a, b, row, col, min(a.shape[1], b.shape[0]))
 
     @device
     def multiply(acc, a, b, row, col):
-        put_sums(acc, a, b, row, col, a.shape[1])
+        put_sums(acc, a, b, row, col, min(a.shape[1], b.shape[0]))
 
     @device
     def product(acc, a, b, row, col):

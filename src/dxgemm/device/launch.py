@@ -30,6 +30,7 @@ from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS
 from dxgemm.handwritten.parts.tensor_map import Operand as Matrix
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
+from dxgemm.problem.layout import refuse_misaligned
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
@@ -83,6 +84,12 @@ def bind_kernel(
     Args:
         tiles: those that the kernel has, for which there must be shared memory.
     """
+    function = kernel.function
+    most = function.__code__.co_argcount
+    if not most - len(function.__defaults__ or ()) <= len(arguments) <= most:
+        raise SettingError(
+            f"gemm: {kernel.name} takes {most} arguments, but {len(arguments)} are passed."
+        )
     handle = None if stream is None else stream_handle(stream)
     arrays = [value for value in arguments if not _is_number(value)]
     read = [
@@ -173,6 +180,7 @@ def _check_operands(kernel: UserKernel, operands: list[Operand]) -> int:
             raise DtypeError(
                 f"gemm: {operand.name} is of {operand.layout.dtype}, which kernels do not take."
             )
+        refuse_misaligned(f"gemm: {operand.name}", operand.layout)
         if max(operand.layout.shape, default=0) > MOST_INDEX:
             raise UnsupportedProblemError(
                 f"gemm: {operand.name} is {operand.layout.shape}; tiles index up to {MOST_INDEX} "

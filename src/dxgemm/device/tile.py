@@ -252,9 +252,9 @@ def tile(
         SettingError: a layout is unknown.
         ShapeError: there is no such tile, or kept is no size.
     """
-    if dtype not in KERNELS:
+    if not isinstance(dtype, str) or dtype not in KERNELS:
         raise DtypeError(f"gemm: tiles are of {', '.join(KERNELS)}, not {shown(dtype)}.")
-    if (out or dtype) not in RESULTS[dtype]:
+    if out is not None and not (isinstance(out, str) and out in RESULTS[dtype]):
         raise DtypeError(
             f"gemm: out is {shown(out)}; a tile of {dtype} is stored as "
             f"{' or '.join(RESULTS[dtype])}."
@@ -262,7 +262,7 @@ def tile(
     layouts = (
         check_name("a", a, LAYOUTS, SettingError), check_name("b", b, LAYOUTS, SettingError)
     )  # fmt: skip
-    by_wgmma = instruction == "wgmma"
+    by_wgmma = isinstance(instruction, str) and instruction == "wgmma"
     if instruction is not None and not (by_wgmma and dtype in HALVES):
         raise DtypeError(
             f"gemm: instruction is {shown(instruction)}; pass 'wgmma' for float16 or bfloat16, or "
@@ -276,9 +276,10 @@ def tile(
     from dxgemm.handwritten.frames.block_tile import kept_bytes
 
     configs = _configs(dtype, layouts, by_wgmma)
+    m, n = check_size("m", m), check_size("n", n)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
-        raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
+        raise ShapeError(f"gemm: no tile of {dtype} is {m}x{n}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
     config = configs[m, n]
     if by_wgmma:

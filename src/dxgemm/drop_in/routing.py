@@ -75,7 +75,7 @@ class Hook(NamedTuple):
         theirs: computes a call by the library.
         stream: finds the library's current stream, from the arguments.
         dtype: finds the name of the operands' dtype, from the arguments and the named ones.
-        takes: True for keys of arrays (`Library.inspect`) that `Patch.multiply` takes.
+        takes: True for keys of two arrays (`Library.inspect`) that `Patch.multiply` takes.
         elsewhere: computes a call of others.
     """
 
@@ -84,7 +84,7 @@ class Hook(NamedTuple):
     theirs: Callable[..., Any]
     stream: Callable[..., int]
     dtype: Callable[[Any, Mapping[str, Any]], str]
-    takes: Callable[[Any], bool] = lambda _: False
+    takes: Callable[..., bool] = lambda *_: False
     elsewhere: Callable[..., Any] = lambda *_: None
 
 
@@ -117,6 +117,9 @@ class Replaced:
     def put(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Replace an attribute of a module or a class."""
         self._kept.append((owner, name, vars(owner).get(name)))
+        is_class = isinstance(owner, type)
+        function.__module__ = owner.__module__ if is_class else owner.__name__  # for pickle
+        function.__qualname__ = f"{owner.__qualname__}.{name}" if is_class else name
         setattr(owner, name, function)
 
     def put_back(self) -> None:
@@ -139,6 +142,7 @@ class Patch:
             if precision is not None and _has_precision(precision, dtype):
                 options["precision"] = precision
         self._only = only
+        self._entered: list[None] = []  # one for each context that is entered and not left
         self._known: dict[Hashable, _Decision] = {}  # by layout
         self._lock = threading.Lock()
         self._routed: Counter[str] = Counter()  # without those of known layouts
@@ -147,11 +151,18 @@ class Patch:
     def __enter__(self) -> Patch:
         """Route products of this context, such as this thread or asyncio task."""
         install()
+        self._entered.append(None)
         _of_context.set((*_of_context.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _of_context.set(_of_context.get()[:-1])
+        if not self._entered:
+            raise SettingError("patch: its context is not entered.")
+        self._entered.pop()
+        stack = _of_context.get()
+        if self in stack:  # not where a generator is closed in another context
+            place = len(stack) - 1 - stack[::-1].index(self)
+            _of_context.set(stack[:place] + stack[place + 1 :])
         uninstall()
 
     def enable(self) -> Patch:
@@ -220,7 +231,7 @@ class Patch:
         layout = hook.name, a_key, b_key
         decision = self._known.get(layout)
         if decision is None:
-            if not (hook.takes(a_key) and hook.takes(b_key)):
+            if not hook.takes(a_key, b_key):
                 return hook.elsewhere(a, b)
             decision = self._decide(hook, layout, (a, b), {})
         if decision.own is not None:
@@ -406,7 +417,7 @@ def patch(
         chosen = tuple(check_list("dtypes", dtypes, DtypeError))
         for name in chosen:
             check_name("dtypes", name, DTYPES, DtypeError)
-    if only not in ("faster", None):
+    if not (only is None or (isinstance(only, str) and only == "faster")):
         raise SettingError(f"patch: only is {shown(only)}; pass 'faster', or None for all calls.")
     if precision is not None and not any(_has_precision(precision, dtype) for dtype in chosen):
         check_precision(precision, chosen[0] if chosen else "float32")

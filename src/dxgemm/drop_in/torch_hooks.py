@@ -21,7 +21,7 @@ from torch.jit._builtins import _register_builtin
 from dxgemm import api
 from dxgemm.drop_in import routing
 from dxgemm.drop_in.routing import Hook, Replaced, current
-from dxgemm.errors import DxgemmError
+from dxgemm.errors import DxgemmError, ShapeError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.arrays import Unusable, find_library
 
@@ -123,8 +123,14 @@ def _dtype(arguments: Any, _: Any) -> str:
 
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
     name = hook.name
+    is_batch = "bmm" in name
+    ndims = (3, 3) if is_batch else (2, 1) if "mv" in name else (2, 2)
 
     def product(*operands: torch.Tensor, **factors: Any) -> torch.Tensor:
+        a, b = operands[-2:]
+        a_shape, b_shape = a.shape, b.shape
+        if (len(a_shape), len(b_shape)) != ndims or (is_batch and a_shape[0] != b_shape[0]):
+            return hook.theirs(*operands, **factors)  # refuses what `gemm` broadcasts
         if _State.invariant:
             if operands[-1].dtype not in _INVARIANT_DTYPES:
                 return hook.theirs(*operands, **factors)
@@ -136,10 +142,9 @@ def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
         patch = current()
         if patch is None:
             return hook.theirs(*operands, **factors)
-        a, b = operands[-2:]
         # In one piece: each step of a loop would take as long as a field.
         layout: tuple[Any, ...] = (
-            name, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+            name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
         )  # fmt: skip
         if len(operands) > 2 or factors:
             addend = operands[0]
@@ -157,11 +162,12 @@ def _direct(
     library, kinds = find_library("a", torch.empty(0)), (torch.Tensor, torch.nn.Parameter)
     is_compiling = torch.compiler.is_compiling
 
-    def takes(key: Any) -> bool:
-        """True for memory of the GPU whose value is that of the tensor."""
-        return (
+    def takes(*keys: Any) -> bool:
+        """True for memory of the GPU whose values are those of the tensors, of one batch."""
+        return all(
             type(key) is not Unusable and len(key[0]) == ndim
-            and key[3].type == _DEVICE.lower() and not key[5]
+            and key[3].type == _DEVICE.lower() and not key[5] and key[0][:-2] == keys[0][0][:-2]
+            for key in keys
         )  # fmt: skip
 
     hook = hook._replace(own=api.gemm, takes=takes, elsewhere=theirs)
@@ -213,11 +219,16 @@ def _own(name: str) -> Callable[..., torch.Tensor]:
     ) -> torch.Tensor:
         *addends, a, b = operands
         c = out = None
+        cols = () if is_vector else b.shape[-1:]
+        for addend in addends:
+            try:
+                c = addend.expand((*a.shape[:-1], *cols))
+            except RuntimeError as error:  # of shapes that torch refuses in its own words
+                raise ShapeError(f"gemm: {error}") from error
+            c = c[:, None] if is_vector else c
+            out = a.new_empty(c.shape)
         if is_vector:
             b = b[:, None]
-        for addend in addends:
-            out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-            c = (addend.expand(a.shape[:1])[:, None] if is_vector else addend).expand(out.shape)
         # Below autograd, operands still say that they need gradients or have tangents.
         if _levels() < 0 and not any(x.requires_grad for x in operands):
             result = api.gemm(a, b, c, alpha, beta, out=out, **options)

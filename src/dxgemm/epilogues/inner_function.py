@@ -157,6 +157,7 @@ def inner(
     *, add: str | Callable[..., Any] = "sum", identity: Total | None = None,
     finish: Callable[..., Any] | None = None, symmetric: bool = False,
 ) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
+@named_in_errors("inner")
 def inner(
     function: Any = None, /, add: Any = "sum", *,
     identity: Any = None, finish: Any = None, symmetric: Any = False,

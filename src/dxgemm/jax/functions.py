@@ -133,7 +133,8 @@ def _backward(options: Options, operands: tuple[Any, ...], grad: Any) -> tuple[t
     rows, grad_rows = a, grad
     if a.ndim == 3 and len(b) == 1 < len(a) and not (a_turned or b_turned):
         # One product of all rows adds up what the matrices give.
-        rows, grad_rows = (x.reshape(1, -1, x.shape[-1]) for x in (a, grad))
+        # The number of rows, as -1 cannot be found of no columns.
+        rows, grad_rows = (x.reshape(1, len(x) * x.shape[1], x.shape[2]) for x in (a, grad))
     if b_turned:
         grad_b = _product(plain._replace(transpose_a=True, transpose_b=a_turned), (grad_rows, rows))
     else:

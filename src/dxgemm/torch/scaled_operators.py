@@ -8,7 +8,7 @@ import torch
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm.torch.operands import list_shapes
+from dxgemm.torch.operands import check_dtype, list_shapes
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 RESULTS = (torch.bfloat16, torch.float16, torch.float32, *FLOAT8)
@@ -40,11 +40,7 @@ def _empty_scaled(call: str, a: torch.Tensor, b: torch.Tensor, *options: Any) ->
     if (a.ndim, b.ndim) not in known or a.shape[-1] != b.shape[-2]:
         raise errors.ShapeError(f"{call}: {list_shapes(input=a, mat2=b)}; {shapes}.")
     out_dtype = a.dtype if out_dtype is None else out_dtype
-    if out_dtype not in RESULTS:
-        raise errors.DtypeError(
-            f"{call}: out_dtype is {out_dtype}; pass bfloat16, float16, float32, "
-            "float8_e4m3fn or float8_e5m2."
-        )
+    check_dtype(f"{call}: out_dtype", out_dtype, RESULTS)
     if scale_result is not None and out_dtype not in FLOAT8:
         raise errors.DtypeError(
             f"{call}: scale_result is for results of float8, and out_dtype is {out_dtype}; "
