@@ -201,7 +201,7 @@ def fit_dtype(
     for place, row in enumerate(rows):
         if row.implementation.name in pooled:
             places_of[re.sub(r"\d+", "", row.name)].append(place)
-    alike = {}
+    alike: dict[str, np.ndarray] = {}
     for places in places_of.values():
         features, where = features_of(places)
         weights = _ridge(features, left[where], counts[where])
