@@ -117,7 +117,8 @@ def test_refusals_fall_through(torch, random, monkeypatch):
     def refuse(*_, **__):
         raise errors.UnsupportedProblemError("gemm: not this one.")
 
-    monkeypatch.setattr("dxgemm.api.gemm", refuse)
+    monkeypatch.setattr(routing, "prepare", refuse)
+    monkeypatch.setattr(routing.Patch, "_timed", refuse)
     expected = torch.mm(a, b)
     for only in (None, "faster"):
         with dxgemm.patch(only=only) as patch:
@@ -198,13 +199,13 @@ def test_batch_invariance_comes_first(torch, random):
 
 def test_precision(torch, random, monkeypatch):
     asked = []
-    gemm = dxgemm.gemm
 
-    def spy(*operands, precision=None, **options):
+    def spy(*arguments, **_):
+        *_, (_, _, _, precision, *_) = arguments
         asked.append(precision)
-        return gemm(*operands, **options)
+        raise errors.UnsupportedProblemError("gemm: not this one.")
 
-    monkeypatch.setattr("dxgemm.api.gemm", spy)
+    monkeypatch.setattr(routing, "prepare", spy)
     a, b = random(3, 4), random(4, 5)
     with dxgemm.patch(only=None, precision="tf32"):
         torch.mm(a, b)
@@ -331,6 +332,8 @@ def test_transforms_of_torch(torch, random):
         "sparse": lambda: torch.mm(a.to_sparse(), b),
         "negative": lambda: torch.mm(torch.complex(a, a).conj().imag, b),
         "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
+        "zeros without memory": lambda: torch._efficientzerotensor((3, 4), device=DEVICE) @ b + 1,
+        "conjugate": lambda: torch.mm(torch.complex(a, a).conj(), torch.complex(b, b)),
     }
     expected = {name: call() for name, call in calls.items()}
     with dxgemm.patch(only=None) as patch:

@@ -474,7 +474,8 @@ def test_rows_of_a_left_operand_in_registers_are_rounded(orders):
 SCALED_CASES = [
     ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), False),
     ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), True),
-    ((1, 1), (2, 8, 24, 272), ("row", "col"), Config(64, 16, is_turned=True), True),
+    ((1, 1), (1, 8, 24, 1168), ("row", "col"), Config(64, 16, is_turned=True), True),
+    ((1, 1), (1, 8, 56, 704), ("row", "col"), Config(64, 48), False),
     ((128, 128), (1, 8, 136, 704), ("row", "col"), Config(64, 48), False),  # 96 to 143 have two
     ((1, 1), (1, 144, 24, 144), ("col", "col"), WIDE, False),
     ((128, 1), (1, 24, 144, 144), ("row", "row"), WIDE, False),

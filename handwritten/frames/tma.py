@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
+from dxgemm.handwritten.parts.k_ranges import make_from_end
 from dxgemm.handwritten.parts.place import Place, Tile, make_below, make_noted_tile
 from dxgemm.handwritten.parts.result import Result
 from dxgemm.handwritten.parts.store import Store
@@ -68,7 +69,7 @@ def make_tma_kernel(
     )
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
-    begin_work, find, leaves_notes = place
+    begin_work, find, leaves_notes, descends = place
     reads_first = leaves_notes and takes_tile
     expect, begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
@@ -82,7 +83,7 @@ def make_tma_kernel(
     readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
     init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
     noted_tile = make_noted_tile()
-    below = make_below()
+    below, from_end = make_below(), make_from_end(tile_k)
     after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
     @gemm_kernel
@@ -135,7 +136,8 @@ def make_tma_kernel(
                         target: int32 = smem + stage * stage_bytes
                         hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
                         hopper.expect_bytes(barrier, arriving)
-                        fetch(target, barrier, tile, depth, maps)
+                        at_k: int32 = from_end(tile, depth) if descends else depth
+                        fetch(target, barrier, tile, at_k, maps)
                         depth += tile_k
                         stage, parity = after(stage, parity)
                 if cluster > 1:  # until then, the partner arrives at this block's barriers

@@ -49,6 +49,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 def make_add(reducer: Any) -> Callable[..., Any]:
     """A device function: (partial, extra, place) -> the same merged with one in the buffers."""
+    from dxgemm.handwritten.parts.reduction import NO_INDEX
     from dxgemm.handwritten.parts.unroll import device, static_range
 
     values, indices = reducer.values, reducer.indices
@@ -71,6 +72,8 @@ def make_add(reducer: Any) -> Callable[..., Any]:
     @device
     def add(partial, extra, place):
         if in_memory:
+            if partial[values] == NO_INDEX:
+                return load(extra, place)  # nothing is held yet
             step = extra[0][1] // values
             return merge_stored(partial, extra[0][0], extra[1][0], place, step)
         return merge(partial, load(extra, place))

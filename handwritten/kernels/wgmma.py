@@ -47,7 +47,7 @@ def make_kernel(
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, one layout, and the triangles `stored` of a symmetric result.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `ranges` names the triangles of a and b, see `k_ranges`, or `Problem.clears` if `slicing` is
     "clears".
     """

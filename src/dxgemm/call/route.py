@@ -136,7 +136,7 @@ class Route:
         is_degenerate: True if k is 0, or the result is empty.
         near: masks of the bits that are 0 in valid addresses of out and c; then a range in bytes
             for each of a, b and c. An operand's extent meets the result's if the distance of its
-            pointer from the result's lies strictly within.
+            pointer from the result's is strictly within.
         names: names of all operands, those of the epilogue last; None for numbers.
         epilogue_near: pairs of a written operand and another one, at least one of them an array of
             the epilogue: their places among `names`, and such a range.

@@ -91,6 +91,7 @@ def bind_kernel(
     ]
     operands = [value for value in read if isinstance(value, Operand)]
     ordinal = _check_operands(kernel, operands)
+    _check_kept(kernel, read)
     facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
@@ -178,6 +179,19 @@ def _check_operands(kernel: UserKernel, operands: list[Operand]) -> int:
                 "rows or columns: pass parts of it."
             )
     return devices.pop() if devices else 0
+
+
+def _check_kept(kernel: UserKernel, read: list[Any]) -> None:
+    """Check that what a tile keeps has the rows of the arguments that it is multiplied by."""
+    for tile, place in kernel.beside_kept:
+        operand = read[place]
+        shape: tuple[int, ...] = operand.layout.shape if isinstance(operand, Operand) else ()
+        if len(shape) == 2 and shape[0] > tile.kept:
+            raise ShapeError(
+                f"gemm: {kernel.name}: {operand.name} has {shape[0]} rows, but is multiplied "
+                f"by the {tile.kept} columns that a tile keeps; make the tile with "
+                f"kept={shape[0]}."
+            )
 
 
 def _check_fits(kernel: UserKernel, tile: Any, smem_bytes: int, facts: DeviceFacts) -> None:

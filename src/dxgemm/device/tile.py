@@ -226,8 +226,8 @@ def tile(
             copies, the first stages are under way after the first one. The second one must follow,
             with the same arguments; `apply`, `keep` and `store` may come between them.
         apply(acc, function): acc[i] = function(acc[i]), by a device function of one number.
-        position(i): row and column of acc[i] in the tile; they may lie outside of the result.
-        store(acc, out, row, col): write the elements that lie inside of out.
+        position(i): row and column of acc[i] in the tile; they may be outside of the result.
+        store(acc, out, row, col): write the elements that are inside of out.
         keep(acc, col, cols): keep the tile in shared memory, rounded to dtype, as columns col and
             on of a matrix of cols columns, of which there may be `kept`.
         product_of_kept(acc, b, col): acc = the tile of that matrix @ b from col on; b has cols

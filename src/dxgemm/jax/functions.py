@@ -42,7 +42,7 @@ def gemm(
             beta 1, the default, added as it is; `dxgemm.gemm` writes its c, so beta is 0 there.
         alpha, beta: Python numbers, part of what is compiled. beta is ignored if there is no c.
         transpose_a, transpose_b: True for an a of (k, m) or a b of (n, k): A or B is its transpose,
-            which is read where it lies. XLA copies a transpose that it is asked for.
+            which is read in place. XLA copies a transpose that it is asked for.
         precision, batch_invariant: as `dxgemm.gemm` takes them.
 
     Returns:

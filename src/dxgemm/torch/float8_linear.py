@@ -76,7 +76,9 @@ def _product(
     a_dtype, b_dtype, out_dtype = dtypes
     left, scale_a = quantise_rows(a, a_dtype)
     right, scale_b = quantise_rows(b, b_dtype)
-    return scaled_operator(left, right.mT, scale_a, scale_b.mT, bias, None, out_dtype)
+    return scaled_operator(
+        "scaled_mm", left, right.mT, scale_a, scale_b.mT, None, bias, None, out_dtype, False
+    )
 
 
 class _Float8Linear(torch.autograd.Function):

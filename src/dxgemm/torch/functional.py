@@ -62,7 +62,9 @@ def scaled_mm(
     if bias is not None:
         check_tensor("bias", bias)
     is_fast = as_flag("use_fast_accum", use_fast_accum)
-    return scaled_operator(mat_a, mat_b, of_a, of_b, bias, None, output_dtype, is_fast)
+    return scaled_operator(
+        "scaled_mm", mat_a, mat_b, of_a, of_b, None, bias, None, output_dtype, is_fast
+    )
 
 
 def _scale(name: str, scale: Any, recipe: Any, swizzle: Any, matrix: torch.Tensor) -> torch.Tensor:
