@@ -52,6 +52,7 @@ if _config.ENABLE_CUDASIM:
     load_shared = simulated_memory.load_shared
     load_vectors = simulated_memory.load_vectors
     low_word = simulated_integers.low_word
+    prefetch_line = simulated_memory.prefetch_line
     shared_address = simulated_memory.shared_address
     store_global = simulated_memory.store_global
     store_shared = simulated_memory.store_shared

@@ -85,7 +85,7 @@ def make_store_from_smem(
     from numba import int32
 
     from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
     from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
@@ -112,7 +112,8 @@ def make_store_from_smem(
     out_dtype = out_dtype or dtype
     taken = columns_for_one(epilogue)
     row_pairs = tile_n // 2
-    finish = make_finish(epilogue, dtype, out_dtype, None if taken == 1 else taken)
+    read, are_read = make_read(epilogue, taken), taken == 1
+    finish = make_finish(epilogue, dtype, out_dtype, taken if taken > 1 else None, False, are_read)
     finish_vector = make_finish(epilogue, dtype, out_dtype, width)
     # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
     # several without a branch between them, so that their loads are in flight together.
@@ -179,10 +180,10 @@ def make_store_from_smem(
             value = plus_element(value, result.beta, c, at, 0)
         return value[0]
 
-    def finish_one(value, address, row, col, origin, result):
+    def finish_one(value, operands, address, row, col, origin, result):
         out = result.out
         if row < result.m and col < result.n and (is_whole or keeps(row, col)):
-            finished = finish(value, origin.matrix, row, col, result.extra)
+            finished = finish(value, origin.matrix, row, col, operands)
             if is_reduced:
                 store_shared(address, 0, (finished,))
             if is_stored:
@@ -261,16 +262,22 @@ def make_store_from_smem(
                 smem_col = patch % patches // lanes * across * lanes + patch % lanes
                 row, col = tile_row + smem_row, tile_col + smem_col
                 address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
-                values = ()
+                values, operands = (), ()
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
                     value = read_one(place, row + below, col + right, origin, result)
                     values = values + (value,)
+                    # Outside of the result, those of its edge.
+                    inside = min(row + below, m - 1), min(col + right, n - 1)
+                    operands = operands + (read(matrix, inside[0], inside[1], extra),)
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
-                    finish_one(values[member], place, row + below, col + right, origin, result)
+                    finish_one(
+                        values[member], operands[member], place, row + below, col + right, origin,
+                        result,
+                    )  # fmt: skip
 
     finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:
