@@ -537,7 +537,7 @@ class TestProfile:
         assert "ncu is not on the PATH" in result.stderr
 
     def test_what_ncu_prints_is_read(self):
-        (values,) = counters.parse_counters(NCU_OUTPUT)
+        ((_, values),) = counters.parse_launches(NCU_OUTPUT)
         assert values["fma_percent"] == 61.5
         assert values["dram_bytes"] == 1234567.0
         assert "fp64_percent" not in values
