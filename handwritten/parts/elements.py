@@ -85,7 +85,7 @@ def make_put_neighbours(width: int, out_dtype: str) -> Callable[..., None]:
 
 
 def make_put_element(
-    dtype: str, out_dtype: str, epilogue: Any = None, is_scaled: bool = False
+    dtype: str, out_dtype: str, epilogue: Any = None
 ) -> tuple[Callable[..., Any], Callable[..., None]]:
     """Device functions that store elements of a matrix of the result, one by one.
 
@@ -98,7 +98,6 @@ def make_put_element(
         dtype: dtype of the sums, alpha and beta.
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
-        is_scaled: True if alpha is in the sums.
     """
     from dxgemm.handwritten.parts.addend import make_plus_c
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
@@ -122,7 +121,7 @@ def make_put_element(
     def put(sums, at, row, col):
         origin, result = at
         c, out = result.c, result.out
-        values = sums if is_scaled else scaled(result.alpha, sums)
+        values = scaled(result.alpha, sums)
         place = origin.c + row * c.row + col * c.col
         values = plus_c(values, result.beta, c, place, c.col)
         values = finish(values, origin.matrix, row, col, result.extra)

@@ -276,9 +276,9 @@ def make_prefetch(
     Args:
         epilogue: None, or a `Fusion`.
     """
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import global_address, prefetch_line
+    from dxgemm.handwritten.parts.intrinsics import cuda, global_address, prefetch_line
 
     operands = epilogue.wide_operands if epilogue is not None else ()
     numbers = tuple(
