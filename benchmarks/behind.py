@@ -16,6 +16,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from measuring import CUBLAS, Row
 from provenance import commit_info, gpu_info, gpu_slug
 
 import dxgemm
-from dxgemm.cli.counters import Launch, ncu_command, top_stall
+from dxgemm.cli.counters import Launch, busiest_pipe, ncu_command, top_stall
 from dxgemm.cli.profile import profiled_launches
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -107,6 +108,34 @@ def entry(row: Row, own_kernels: list[dict[str, Any]], rivals: list[dict[str, An
         "rival_us": rival_us,
         **row.facts,
     }
+
+
+HEADER = (
+    "product", "us", "DRAM, % of peak", "L2 to SMs, MB", "busiest unit, %", "waves", "blocks",
+    "the rival's kernel", "why",
+)  # fmt: skip
+
+
+def table(file: dict[str, Any]) -> str:
+    """Markdown of a file: a line for each case, with dxgemm's figure before the rival's."""
+    lines = [HEADER, ["---"] * len(HEADER)]
+    for case, found in file["cases"].items():
+        pairs = [max(found[who], key=itemgetter("time_ns")) for who in ("own", "rival")]
+        columns = [
+            (f"{found[who + '_us']:.1f}" for who in ("own", "rival")),
+            *(
+                (format(kernel.get(name, 0) * factor, ".3g") for kernel in pairs)
+                for name, factor in (("dram_percent", 1), ("l2_read_bytes", 1e-6))
+            ),
+            ("{} {:.0f}".format(*busiest_pipe(kernel)) for kernel in pairs),
+            *(
+                (format(kernel.get(name, 0), ".3g") for kernel in pairs)
+                for name in ("waves", "blocks")
+            ),
+        ]
+        figures = [" / ".join(column) for column in columns]
+        lines.append([case, *figures, f"`{pairs[1]['kernel'][:48]}`", found["why"]])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main() -> int:
