@@ -120,21 +120,17 @@ def table(file: dict[str, Any]) -> str:
     """Markdown of a file: a line for each case, with dxgemm's figure before the rival's."""
     lines = [HEADER, ["---"] * len(HEADER)]
     for case, found in file["cases"].items():
-        pairs = [max(found[who], key=itemgetter("time_ns")) for who in ("own", "rival")]
+        main = [max(found[who], key=itemgetter("time_ns")) for who in ("own", "rival")]
         columns = [
-            (f"{found[who + '_us']:.1f}" for who in ("own", "rival")),
-            *(
-                (format(kernel.get(name, 0) * factor, ".3g") for kernel in pairs)
-                for name, factor in (("dram_percent", 1), ("l2_read_bytes", 1e-6))
-            ),
-            ("{} {:.0f}".format(*busiest_pipe(kernel)) for kernel in pairs),
-            *(
-                (format(kernel.get(name, 0), ".3g") for kernel in pairs)
-                for name in ("waves", "blocks")
-            ),
+            [f"{found[who + '_us']:.1f}" for who in ("own", "rival")],
+            [f"{kernel['dram_percent']:.0f}" for kernel in main],
+            [f"{kernel['l2_read_bytes'] / 1e6:.0f}" for kernel in main],
+            ["{} {:.0f}".format(*busiest_pipe(kernel)) for kernel in main],
+            [f"{kernel['waves']:.1f}" for kernel in main],
+            [f"{kernel['blocks']:.0f}" for kernel in main],
         ]
         figures = [" / ".join(column) for column in columns]
-        lines.append([case, *figures, f"`{pairs[1]['kernel'][:48]}`", found["why"]])
+        lines.append([case, *figures, f"`{main[1]['kernel'][:48]}`", found["why"]])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -363,6 +363,9 @@ KERNEL = Kernel(
         Config(32, 64, 8, 4, 4, stages=4, split_k=4),
         Config(32, 64, 16, 4, 4, stages=6),  # more bytes in flight, for 512^3
         # For results of few rows or columns.
+        Config(64, 128, 8, 16, 8, stages=4),
+        Config(48, 128, 8, 12, 8, stages=4),
+        Config(40, 128, 8, 10, 8, stages=4),
         Config(64, 32, 16, 4, 4, stages=6),
         Config(128, 32, 16, 8, 4, stages=4),
         Config(32, 128, 16, 8, 4, stages=4),
