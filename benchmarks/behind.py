@@ -19,9 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench_fp8 import DTYPE, Float8Case
+from bench_fp8 import own as own8
+from bench_fp8 import rival as rival8
 from bench_symmetric import SymmetricCase, symmetric, syrk
 from cases import Case, own, xp
-from fused import FusedCase, fused, separate_kernels
+from fused import FusedCase, cublaslt_epilogue, fused, separate_kernels
 from measuring import CUBLAS, Row
 from provenance import commit_info, gpu_info, gpu_slug
 
@@ -31,7 +34,46 @@ from dxgemm.cli.profile import profiled_launches
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MARK = "next_call"  # kernel that is launched before each call
-FUSED = "bias | gelu | residual"
+K_MAJOR, FUSED = "row_col_row", "bias | gelu | residual"
+ONE_WAVE = "One tile per SM: nothing multiplies while the ring is filled and the result stored."
+PIECES = "Rows begin at no cache line: each row of a box is read from L2 in pieces."
+WORDS = "No load of 16 bytes begins at an odd address: lines are shifted in registers."
+READING = "Both read b at the speed of memory; the rest is launch and start."
+BANKS = "Real and imaginary parts alternate between two banks of registers, and some collide."
+STORES = "Storing both triangles takes about as long as multiplying; syrk stores one."
+MIRRORED = "Mirror images are stored by columns, whose elements are in separate cache lines."
+
+HALF = [
+    (1576, 768, 3072, K_MAJOR, ONE_WAVE), (512, 2560, 2560, K_MAJOR, ONE_WAVE),
+    (1576, 3072, 768, "row_row_row", ONE_WAVE), (560, 7000, 3000, K_MAJOR, PIECES),
+    (1720, 2360, 4120, K_MAJOR, PIECES), (9000, 712, 2008, K_MAJOR, PIECES),
+]  # fmt: skip
+OTHERS = [
+    ("float16", 48, 5120, 5120, K_MAJOR, "80 tiles, or 40, for 132 SMs."),
+    ("float16", 37, 4099, 4097, WORDS),
+    ("float16", 39300, 131, 131, WORDS),
+    ("float32", 64, 128256, 4096, K_MAJOR, "A wider tile reads less from L2."),
+    ("float32", 64, 4099, 4097, "Rows of odd width are copied by elements."),
+    ("float64", 64, 4096, 4096, K_MAJOR, "64 tiles for 132 SMs: slices of k are added."),
+    ("float32", 1, 3000, 3000, READING),
+    ("float64", 1, 3000, 3000, READING),
+    ("float64", 20000, 200, 200, "Tiles of 32 columns read a from L2 seven times, cuBLAS's twice."),
+    ("complex64", 300, 20000, 300, BANKS),
+    ("complex64", 1000, 1003, 517, BANKS),
+    ("complex64", 24, 3000, 3000, "k is cut in slices, whose sums are added."),
+    ("complex64", 1, 4096, 4096, "Another kernel copies the real and imaginary parts first."),
+    ("complex128", 256, 256, 16384, "64 tiles of 32 x 32, two blocks each."),
+]
+SYMMETRIC = [
+    ("float64", 4096, 4096, 64, K_MAJOR, STORES, syrk),
+    ("float16", 4096, 4096, 512, K_MAJOR, STORES, None),
+    ("float32", 4095, 4095, 4095, K_MAJOR, MIRRORED, syrk),
+]
+FLOAT8 = [
+    (DTYPE, 512, 2560, 2560, K_MAJOR, "tensor", ONE_WAVE, rival8),
+    (DTYPE, 1024, 1024, 8192, K_MAJOR, "tensor", "64 tiles of 128 x 128 for 132 SMs.", rival8),
+    (DTYPE, 8192, 1280, 8192, K_MAJOR, "block", "Scales pass shared memory too.", rival8),
+]
 
 
 def behind(case: Case, why: str, rival: Any = None, mine: Any = None) -> Row:
@@ -41,29 +83,22 @@ def behind(case: Case, why: str, rival: Any = None, mine: Any = None) -> Row:
 
 
 def rows() -> list[Row]:
-    K_MAJOR = "row_col_row"
+    """The cases, with what their counters show."""
+    relu = FusedCase("bfloat16", 1576, 3072, 768, epilogue="bias | relu")
+    gelu = FusedCase("float64", 2401, 2401, 243, epilogue=FUSED)
     return [
-        behind(Case("float32", 64, 128256, 4096, K_MAJOR), ""),
-        behind(Case("float32", 64, 4099, 4097), ""),
-        behind(Case("float64", 64, 4096, 4096, K_MAJOR), ""),
-        behind(Case("float32", 1, 3000, 3000), ""),
-        behind(Case("float64", 1, 3000, 3000), ""),
-        behind(Case("float16", 48, 5120, 5120, K_MAJOR), ""),
-        behind(Case("float16", 37, 4099, 4097), ""),
-        behind(Case("float16", 39300, 131, 131), ""),
-        behind(Case("float32", 77, 77, 64, batch=512), ""),
-        behind(Case("float64", 20000, 200, 200), ""),
+        *(behind(Case("bfloat16", *case), why) for *case, why in HALF),
+        behind(relu, ONE_WAVE, cublaslt_epilogue, fused()),
+        *(behind(Case(*case), why) for *case, why in OTHERS),
+        behind(Case("float32", 77, 77, 64, batch=512), "A block multiplies what has all arrived."),
         behind(
-            FusedCase("float64", 2401, 2401, 243, epilogue=FUSED), "", separate_kernels, fused()
+            gelu,
+            "The residual is read, and erf computed, after the tile.",
+            separate_kernels,
+            fused(),
         ),
-        behind(Case("complex64", 300, 20000, 300), ""),
-        behind(Case("complex64", 24, 3000, 3000), ""),
-        behind(Case("complex64", 1000, 1003, 517), ""),
-        behind(Case("complex64", 1, 4096, 4096), ""),
-        behind(Case("complex128", 256, 256, 16384), ""),
-        behind(SymmetricCase("float64", 4096, 4096, 64, K_MAJOR), "", syrk, symmetric),
-        behind(SymmetricCase("float16", 4096, 4096, 512, K_MAJOR), "", None, symmetric),
-        behind(SymmetricCase("float32", 4095, 4095, 4095, K_MAJOR), "", syrk, symmetric),
+        *(behind(SymmetricCase(*case), why, rival, symmetric) for *case, why, rival in SYMMETRIC),
+        *(behind(Float8Case(*case, scales=s), why, rival, own8) for *case, s, why, rival in FLOAT8),
     ]
 
 
