@@ -12,8 +12,6 @@ docs/benchmarking.md is generated from it.
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,15 +22,13 @@ from bench_fp8 import own as own8
 from bench_fp8 import rival as rival8
 from bench_symmetric import SymmetricCase, symmetric, syrk
 from cases import Case, own, xp
+from counters import profiled, write
 from fused import FusedCase, cublaslt_epilogue, fused, separate_kernels
 from measuring import CUBLAS, Row
-from provenance import commit_info, gpu_info, gpu_slug
+from result_files import RESULTS
 
-import dxgemm
-from dxgemm.cli.counters import Launch, ncu_command, top_stall
-from dxgemm.cli.profile import profiled_launches
+from dxgemm.cli.counters import Launch, top_stall
 
-RESULTS = Path(__file__).resolve().parent / "results"
 MARK = "next_call"  # kernel that is launched before each call
 K_MAJOR, FUSED = "row_col_row", "bias | gelu | residual"
 ONE_WAVE = "One tile per SM: nothing multiplies while the ring is filled and the result stored."
@@ -163,27 +159,12 @@ def main() -> int:
     if given.launch:
         launch(chosen)
         return 0
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        print("behind.py: ncu is not on the PATH", file=sys.stderr)
-        return 1
-    command = ncu_command([*sys.argv, "--launch"], ncu=ncu, launches=None, as_csv=True)
-    calls = list(by_call(profiled_launches(command)))
+    calls = list(by_call(profiled(None)))
     if len(calls) != 2 * len(chosen):
-        print(f"behind.py: {2 * len(chosen)} calls, {len(calls)} counted", file=sys.stderr)
-        return 1
-    gpu = gpu_info()
-    path = given.out / gpu_slug(gpu["name"]) / "behind_counters.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+        sys.exit(f"behind.py: {2 * len(chosen)} calls, {len(calls)} counted")
     entries = map(entry, chosen, calls[::2], calls[1::2])
-    file = {
-        "gpu": gpu,
-        "dxgemm": dxgemm.__version__,
-        "commit_info": commit_info(),
-        "cases": dict(zip((str(row.case) for row in chosen), entries, strict=True)),
-    }
-    path.write_text(json.dumps(file, indent=1, sort_keys=True) + "\n")
-    print(f"{len(chosen)} cases counted in {path}")
+    cases = dict(zip((str(row.case) for row in chosen), entries, strict=True))
+    write(given.out, "behind_counters", cases=cases)
     return 0
 
 

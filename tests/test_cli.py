@@ -549,7 +549,7 @@ class TestProfile:
 
     def test_a_profiler_that_counts_nothing_is_an_error(self):
         with pytest.raises(profile_command.ProfilerError, match="ERR_NVGPUCTRPERM"):
-            profile_command.measure(
+            profile_command.profiled_launches(
                 [sys.executable, "-c", "print('==ERROR== ERR_NVGPUCTRPERM'); raise SystemExit(1)"]
             )
 

@@ -74,7 +74,7 @@ def profile(
     if ncu is None:
         note("ncu is not on the PATH: it comes with the CUDA toolkit, as Nsight Compute.")
     else:
-        (values,) = measure(ncu_command(command, ncu=ncu, as_csv=True))
+        ((_, values),) = profiled_launches(ncu_command(command, ncu=ncu, as_csv=True))
     if as_json:
         print_json({"command": shlex.join(ncu_command(command)), "counters": values})
         return
@@ -102,11 +102,6 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
     if not simulator_enabled():
         array_module().cuda.Device().synchronize()
-
-
-def measure(command: list[str]) -> list[dict[str, float]]:
-    """Run ncu and read the counters of each launch; errors as `profiled_launches` has them."""
-    return [launch.values for launch in profiled_launches(command)]
 
 
 def profiled_launches(command: list[str]) -> list[Launch]:
