@@ -239,61 +239,31 @@ def make_elements_out(
     import numba
     from numba import int32, int64
 
-    from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
-    from dxgemm.handwritten.parts.inner import make_plus
-    from dxgemm.handwritten.parts.intrinsics import divide, load_shared, scaled
-    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.elements import make_put_elements
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.intrinsics import divide, load_shared
 
-    scalar, stored = getattr(numba, dtype), stored_type(out_dtype)
-    narrow, rounds = NARROW.get(out_dtype, stored), out_dtype in NARROW
-    finished = "float32" if rounds else out_dtype
-    taken, threads = columns_for_one(epilogue), config.tile_threads
+    scalar, taken, threads = getattr(numba, dtype), columns_for_one(epilogue), config.tile_threads
     piece_bytes = taken * np.dtype(dtype).itemsize
-    plus_c = make_plus_c(dtype, out_dtype, taken, plus=make_plus(epilogue, dtype))
-    read = make_read(epilogue, taken)
-    finish = make_finish(epilogue, dtype, finished, taken, rounds, is_read=True)
-
-    @device
-    def next_of(line, item, items):
-        item = int32(item + threads % items)
-        line = int32(line + threads // items)
-        if item >= items:
-            item, line = int32(item - items), int32(line + 1)
-        return line, item
+    _, put = make_put_elements(ELEMENTS, dtype, out_dtype, epilogue)
 
     @device
     def elements_out(smem, thread, rows, cols, top, left, origin, result):
-        _, c_start, out_start = origin
-        c, out, extra = result.c, result.out, result.extra
-        data = view_as(stored, out.data)
         items: int32 = cols // taken
         line = divide(thread, items)
         item: int32 = thread - line * items
         while line < rows:
-            # Everything is read first: a store would hold back the loads that follow it.
-            sums, operands = (), ()
-            y, x = line, item
+            sums, places = (), ()
             for _ in static_range(ELEMENTS):
-                y = min(y, int32(rows - 1))
-                values = load_shared(
-                    scalar, taken, int32(smem + y * line_bytes + x * piece_bytes), 0
-                )
-                row, col = int64(top + y), int64(left + x * taken)
-                values = plus_c(
-                    scaled(result.alpha, values), result.beta, c,
-                    c_start + (row * c.row + col * c.col), c.col,
-                )  # fmt: skip
-                sums = sums + (values,)
-                operands = operands + (read(origin.matrix, row, col, extra),)
-                y, x = next_of(y, x, items)
-            for i in static_range(ELEMENTS):
-                if line < rows:
-                    row, col = int64(top + line), int64(left + item * taken)
-                    (value,) = finish(sums[i], origin.matrix, row, col, operands[i])
-                    at = out_start + (row * out.row + int64(left // taken + item) * out.col)
-                    data[at] = narrow(value)
-                line, item = next_of(line, item, items)
+                y = min(line, int32(rows - 1))
+                at: int32 = smem + y * line_bytes + item * piece_bytes
+                sums = sums + (load_shared(scalar, taken, at, 0),)
+                places = places + ((int64(top + y), int64(left + item * taken), line < rows),)
+                item = int32(item + threads % items)
+                line = int32(line + threads // items)
+                if item >= items:
+                    item, line = int32(item - items), int32(line + 1)
+            put(sums, (origin, result), places)
 
     return elements_out
 
