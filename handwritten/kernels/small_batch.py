@@ -182,7 +182,7 @@ KERNEL = Kernel(
     # Parts of 16 to 40 k save up to a tenth; below 40 they cost as much as they save.
     configs=(
         Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
-        Config(80, 80, 80, thread_m=5, thread_n=4, parts=5),
+        Config(80, 80, 64, thread_m=5, thread_n=4, parts=4),
         Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),
         Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
         Config(56, 56, 56, thread_m=7, thread_n=4, parts=2),

@@ -94,8 +94,7 @@ def make_fma_multiply(
         a_from: int32 = where[0] + part * part_k * a_k_bytes
         b_from: int32 = where[1] + part * part_k * b_line_bytes
         left: int32 = k_left - part * part_k
-        turns: int32 = min((left + unrolled_k - 1) // unrolled_k, part_k // unrolled_k)
-        for _ in range(turns):
+        for _ in range(part_k // unrolled_k):
             for first_k in static_range(0, unrolled_k, width):
                 if a_is_along_k:
                     column = load_vectors(
