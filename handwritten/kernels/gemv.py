@@ -285,7 +285,6 @@ KERNEL = Kernel(
     configs=(
         Config(1),
         Config(1, split_k=2),
-        Config(1, split_k=4),
         Config(1, split_k=8),
         Config(4),
         Config(4, split_k=2),

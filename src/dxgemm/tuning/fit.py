@@ -157,6 +157,9 @@ def fit_dtype(
         rows_of[row.implementation.name, row.config].append(column)
     speeds: dict[Key, tuple[Speed, int]] = {}
     of_rows: list[Speed] = [speed_of(row, dtype, known) for row in rows]
+    columns = Columns.of(rows, of_rows, dtype, device)
+    # A split-K candidate of a single slice is none, whatever was measured.
+    us[np.isinf(predict(facts, schedule(columns, facts)))] = np.nan
     pooled = _pooled_speeds(rows, of_rows, facts, us, dtype, device)
     for (name, config), places in rows_of.items():
         count = int(np.isfinite(us[:, places]).sum())
