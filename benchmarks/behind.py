@@ -131,7 +131,8 @@ def by_call(launches: list[Launch]) -> dict[int, list[dict[str, Any]]]:
             kernels = found[int(values["blocks"]) - 1] = []
         elif found:
             counters = {key: n for key, n in values.items() if not key.startswith("stall_")}
-            kernels.append({"kernel": name, "stall": top_stall(values), **counters})
+            short = name.partition("[abi")[0]  # without what numba adds
+            kernels.append({"kernel": short, "stall": top_stall(values), **counters})
     return found
 
 
