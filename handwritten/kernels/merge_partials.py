@@ -70,6 +70,8 @@ def make_add(reducer: Any) -> Callable[..., Any]:
     @device
     def add(partial, extra, place):
         if in_memory:
+            if partial[values] == NO_INDEX:
+                return load(extra, place)  # nothing is held yet
             step = extra[0][1] // values
             return merge_stored(partial, extra[0][0], extra[1][0], place, step)
         return merge(partial, load(extra, place))

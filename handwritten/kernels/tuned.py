@@ -102,7 +102,7 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     `ranges` names the triangles of a and b, see `k_ranges`.
     """

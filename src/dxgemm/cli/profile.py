@@ -30,9 +30,8 @@ from dxgemm.cli.rungs import (
     find_rung,
     require_support,
 )
-from dxgemm.cli.timing import array_module, to_dtype
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.tuning.measure import random_operands
+from dxgemm.tuning.measure import array_module, random_operands
 
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:
@@ -42,7 +41,7 @@ Three counters say most of what there is to know of a GEMM:
   shared memory   How busy the path to it is, and which part of its passes bank conflicts cost. Near
                   100 % the multipliers starve: more reuse in registers, wider loads or another
                   layout help.
-  top stall       What warps wait for, in cycles an instruction. long_scoreboard: global memory, so
+  top stall       What warps wait for, in cycles per instruction. long_scoreboard: global memory, so
                   prefetch. short_scoreboard, mio_throttle: shared memory. barrier: too few warps
                   or blocks to hide it. math_pipe_throttle, not_selected: the units are the limit,
                   which is the end of the ladder."""
@@ -98,7 +97,7 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     chosen: Any = implementation.name
     if config is not None:
         chosen = (implementation.name, find_config(implementation, config, dtype))
-    a, b, _ = random_operands(dtype.workload(size), to_dtype)
+    a, b, _ = random_operands(dtype.workload(size))
     dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
     if not simulator_enabled():
         array_module().cuda.Device().synchronize()
@@ -136,7 +135,7 @@ def summary(values: dict[str, float]) -> list[tuple[str, str]]:
     stall = top_stall(values)
     if stall is not None:
         cycles = values[f"stall_{stall}"]
-        text = f"{stall}, {cycles:.2f} cycles an instruction: {STALLS[stall]}"
+        text = f"{stall}, {cycles:.2f} cycles per instruction: {STALLS[stall]}"
         lines.append(("top stall", text))
     if "warps_percent" in values:
         lines.append(("occupancy", f"{values['warps_percent']:.1f} % of the warps"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -165,7 +166,7 @@ def fit_dtype(
         count = int(np.isfinite(us[:, places]).sum())
         speed = pooled.get(name, of_rows[places[0]])
         is_known = known is not None and (dtype, name, str(config)) in known.speeds
-        if count >= (FEWEST_KNOWN if is_known and name not in pooled else FEWEST):
+        if count >= (FEWEST_KNOWN if is_known or name in pooled else FEWEST):
             few, prior = [rows[place] for place in places], POOLED if name in pooled else PRIOR
             speed = fit_speed(few, speed, facts, us[:, places], dtype, device, prior)
         if count >= FEWEST or name in pooled:
@@ -185,12 +186,31 @@ def fit_dtype(
     rest, none = left.copy(), np.zeros(len(FEATURES))
     behind = us / np.fmin.reduce(us, axis=1, keepdims=True) - 1
     counts = 1 / (1 + (behind / BEHIND) ** 2)
+
+    def features_of(places: list[int]) -> tuple[np.ndarray, tuple[Any, Any]]:
+        """Features of what is known of some candidates, and where that is."""
+        known, among = np.nonzero(np.isfinite(left[:, places]))
+        where = known, np.array(places, int)[among]
+        return np.concatenate([shared[known], own[:, where[0], where[1]].T], axis=1), where
+
+    # Candidates whose names have the same words, of a kernel of whose tiles the model knows the
+    # costs, are off alike.
+    places_of: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        if row.implementation.name in pooled:
+            places_of[re.sub(r"\d+", "", row.name)].append(place)
+    alike = {}
+    for places in places_of.values():
+        features, where = features_of(places)
+        weights = _ridge(features, left[where], counts[where])
+        alike |= {rows[place].name: weights for place in places}
+    corrections |= {name: (weights, 0) for name, weights in alike.items() if name not in likely}
     for column, row in enumerate(rows):
         known_ones = np.isfinite(left[:, column])
         count = int(known_ones.sum())
         if count >= FEWEST:
-            features = np.concatenate([shared, own[:, :, column].T], axis=1)[known_ones]
-            begin = likely.get(row.name, none)
+            features, _ = features_of([column])
+            begin = likely.get(row.name, alike.get(row.name, none))
             goal = left[known_ones, column] - features @ begin
             weights = begin + _ridge(features, goal, counts[known_ones, column])
             corrections[row.name] = weights, count
