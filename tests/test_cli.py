@@ -496,7 +496,7 @@ class TestProfile:
         assert "Three counters" in result.stdout and "ncu is not on the PATH" in result.stderr
 
     def test_what_ncu_prints_is_read(self):
-        (values,) = counters.parse_counters(NCU_OUTPUT)
+        ((_, values),) = counters.parse_launches(NCU_OUTPUT)
         assert (values["fma_percent"], values["dram_bytes"]) == (61.5, 1234567.0)
         assert "fp64_percent" not in values
         assert counters.top_stall(values) == "short_scoreboard"
@@ -508,7 +508,7 @@ class TestProfile:
     def test_a_profiler_that_counts_nothing_is_an_error(self):
         program = "print('==ERROR== ERR_NVGPUCTRPERM'); raise SystemExit(1)"
         with pytest.raises(profile_command.ProfilerError, match="ERR_NVGPUCTRPERM"):
-            profile_command.measure([sys.executable, "-c", program])
+            profile_command.profiled_launches([sys.executable, "-c", program])
 
 
 NCU_OUTPUT = """\

@@ -12,7 +12,6 @@ from known_devices import H200
 from test_complex import CALLS, DTYPES, conjugated, integers
 
 import dxgemm
-from dxgemm import errors
 from dxgemm.call.complex_call import LARGE, form_of_problem
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.gpu.status import simulator_enabled
@@ -185,41 +184,6 @@ def test_what_is_not_read_does_not_leak(home, dtype, layout):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("conjugate", ["", "a", "b", "ab"])
-def test_special_values_stay_in_their_components(home, dtype, conjugate):
-    """Each component is a sum of products of components; real factors multiply them alone."""
-    a, b = integers((2, 6, 5), dtype, 1), integers((2, 5, 7), dtype, 2)
-    a[0, 1, 2], a[1, 3, 0], b[1, 4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
-    left, right = conjugated(a, b, conjugate)
-    with np.errstate(invalid="ignore"):
-        re = left.real @ right.real - left.imag @ right.imag
-        im = left.real @ right.imag + left.imag @ right.real
-    c = integers((2, 6, 7), dtype, 3)
-    c[0, 0, 0] = complex(np.inf, 1)
-    for layouts in (("C", "C"), ("F", "F"), ("s", "C")):
-        sent = [put(home, x, layout)[0] for x, layout in zip((a, b), layouts, strict=True)]
-        found = home.fetch(dxgemm.gemm(*sent, home.send(c), 2, 3, conjugate=conjugate))
-        np.testing.assert_array_equal(found.real, (2 * re + 3 * c.real).astype(found.real.dtype))
-        np.testing.assert_array_equal(found.imag, (2 * im + 3 * c.imag).astype(found.imag.dtype))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_planted_products_are_found(home, dtype):
-    """Of matrices of zeros with one element each, the result has one element, and its place."""
-    for m, n, k in ((5, 7, 6), (8, 4, 9)) if IS_SIMULATED else ((21, 33, 45), (64, 17, 80)):
-        batch = 4
-        rng = np.random.default_rng(m)
-        a, b = np.zeros((batch, m, k), dtype), np.zeros((batch, k, n), dtype)
-        wanted = np.zeros((batch, m, n), dtype)
-        for i in range(batch):
-            row, col, step = (int(rng.integers(size)) for size in (m, n, k))
-            a[i, row, step], b[i, step, col] = 1 + 2j, 3 - 1j
-            wanted[i, row, col] = (1 + 2j) * (3 - 1j)
-        found = home.fetch(dxgemm.gemm(home.send(a), home.send(b)))
-        np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_errors_are_within_the_rule(home, dtype):
     """Each component against |A| |B| of the components."""
     size = 6 if IS_SIMULATED else 61
@@ -294,23 +258,6 @@ def test_batches_of_small_matrices_are_computed_as_they_lie(dtype):
     assert not direct(small, arch="sm_75")
     for named in (NAME, (NAME, "any config"), BatchInvariant(NAME)):
         assert direct(single, named) and direct(replace(small, m=1000), named, "sm_75")
-
-
-def test_a_name_means_this_kernel_or_an_error(home):
-    a = home.send(integers((5, 5), "complex64"))
-    real = home.send(np.ones((2, 5, 5), "float32"))
-    assert dxgemm.explain(a, a, implementation=NAME).implementation == NAME
-    for options in ({"precision": "3m"}, {"batch_invariant": True}):
-        assert dxgemm.explain(a, a, implementation=NAME, **options).implementation == NAME
-    refused = errors.UnsupportedProblemError
-    with pytest.raises(refused, match="complex64 and complex128, not float32"):
-        dxgemm.gemm(real, real, implementation=NAME)
-    with pytest.raises(refused, match="Hermitian"):
-        dxgemm.gemm_symmetric(a, implementation=NAME)
-    with pytest.raises(refused, match="has no config"):
-        dxgemm.gemm(a, a, implementation=(NAME, "7x7x7"))
-    with pytest.raises(refused, match="cannot cut this k"):
-        dxgemm.gemm(a, a, implementation=(NAME, CONFIGS[0], 2))
 
 
 def test_a_kernel_is_made_for_layouts_and_conjugates():

@@ -7,9 +7,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_complex import integers
-from test_complex import put as put_matrix
-from test_complex_batch import CALLS, IS_SIMULATED, LAYOUTS, check, direct
+from test_complex import conjugated, integers
+from test_complex_batch import CALLS, CONFIGS, IS_SIMULATED, LAYOUTS, check, direct, put
 
 import dxgemm
 from dxgemm import errors
@@ -35,6 +34,9 @@ CASES = [
         else find_implementation(name).configs(dtype)
     )
 ]
+
+
+KERNELS = [*LARGE.items(), *((dtype, SMALL) for dtype in LARGE)]
 
 
 @pytest.fixture(autouse=True)
@@ -102,24 +104,44 @@ def test_rows_far_apart(home, name, dtype):
     np.testing.assert_array_equal(home.fetch(found), a @ b)
 
 
-@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
-def test_special_values_stay_in_their_components(home, name, dtype):
-    """Each component is a sum of products of components; what is not read does not leak."""
-    a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
-    a[1, 2], a[3, 0], b[4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+@pytest.mark.parametrize("conjugate", ["", "a", "b", "ab"])
+def test_special_values_stay_in_their_components(home, name, dtype, conjugate):
+    """Each component is a sum of products of components; real factors multiply them alone."""
+    a, b = integers((2, 6, 5), dtype, 1), integers((2, 5, 7), dtype, 2)
+    a[0, 1, 2], a[1, 3, 0], b[1, 4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
+    left, right = conjugated(a, b, conjugate)
     with np.errstate(invalid="ignore"):
-        re = a.real @ b.real - a.imag @ b.imag
-        im = a.real @ b.imag + a.imag @ b.real
-    out = np.full((6, 7), complex(np.nan, np.nan), dtype)
-    for layout in "CFs":
-        sent, _ = put_matrix(home, a, layout)
-        target, _ = put_matrix(home, out, layout)
-        found = home.fetch(dxgemm.gemm(sent, home.send(b), target, 2, implementation=name))
-        np.testing.assert_array_equal(found.real, (2 * re).astype(found.real.dtype))
-        np.testing.assert_array_equal(found.imag, (2 * im).astype(found.imag.dtype))
+        re = left.real @ right.real - left.imag @ right.imag
+        im = left.real @ right.imag + left.imag @ right.real
+    c = integers((2, 6, 7), dtype, 3)
+    c[0, 0, 0] = complex(np.inf, 1)
+    for layouts in (("C", "C"), ("F", "F"), ("s", "C")):
+        sent = [put(home, x, layout)[0] for x, layout in zip((a, b), layouts, strict=True)]
+        options = {"conjugate": conjugate, "implementation": name}
+        found = home.fetch(dxgemm.gemm(*sent, home.send(c), 2, 3, **options))
+        np.testing.assert_array_equal(found.real, (2 * re + 3 * c.real).astype(found.real.dtype))
+        np.testing.assert_array_equal(found.imag, (2 * im + 3 * c.imag).astype(found.imag.dtype))
 
 
-@pytest.mark.parametrize(("dtype", "name"), [*LARGE.items(), *((d, SMALL) for d in LARGE)])
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
+    a, real = home.send(integers((5, 5), dtype)), home.send(np.ones((2, 5, 5), "float32"))
+    for options in ({}, {"precision": "3m"}, {"batch_invariant": True}):
+        assert dxgemm.explain(a, a, implementation=name, **options).implementation == name
+    refused = errors.UnsupportedProblemError
+    with pytest.raises(refused, match=f"{dtype}.*, not float32"):
+        dxgemm.gemm(real, real, implementation=name)
+    with pytest.raises(refused, match=f"{name!r}.* Hermitian"):
+        dxgemm.gemm_symmetric(a, implementation=name)
+    with pytest.raises(refused, match="has no config"):
+        dxgemm.gemm(a, a, implementation=(name, "7x7x7"))
+    if name == SMALL:
+        with pytest.raises(refused, match="cannot cut this k"):
+            dxgemm.gemm(a, a, implementation=(name, CONFIGS[0], 2))
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
 def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
     m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
     rng = np.random.default_rng(0)
@@ -156,18 +178,6 @@ def test_large_products_are_computed_as_they_lie(dtype):
     for other in ("cublas", "tuned", BatchInvariant(None)):
         assert not direct(large, other)
     assert not direct(large, arch="sm_75")
-
-
-@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
-def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
-    a = home.send(integers((5, 5), dtype))
-    real = home.send(np.ones((5, 5), "float32"))
-    assert dxgemm.explain(a, a, implementation=name).implementation == name
-    refused = errors.UnsupportedProblemError
-    with pytest.raises(refused, match=f"{dtype}, not float32"):
-        dxgemm.gemm(real, real, implementation=name)
-    with pytest.raises(refused, match=f"{name!r}.* Hermitian"):
-        dxgemm.gemm_symmetric(a, implementation=name)
 
 
 def test_a_kernel_is_made_for_layouts_and_conjugates():

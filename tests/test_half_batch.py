@@ -13,11 +13,7 @@ import dxgemm
 from dxgemm.handwritten.kernels import half_batch
 from dxgemm.handwritten.kernels.half_batch import Config, block_count, supports, variant
 from dxgemm.handwritten.parts.batch_lines import LONGEST_LINE, line_bytes
-from dxgemm.handwritten.parts.batch_store import (
-    line_threads,
-    rounded_line_bytes,
-    sum_line_bytes,
-)
+from dxgemm.handwritten.parts.batch_store import rounded_line_bytes, sum_line_bytes
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 
@@ -51,10 +47,6 @@ def test_a_block_fits_an_sm_as_often_as_registers_are_spared_for(config):
     assert blocks * config.threads <= 1024
     assert blocks * (config.smem_bytes("float16") + 1024) <= 228 << 10
     assert config.tile_bytes("float16") % 16 == 0
-
-
-def test_threads_that_store_a_line_are_a_power_of_two():
-    assert [line_threads(pieces) for pieces in (8, 24, 32, 72)] == [8, 16, 32, 32]
 
 
 def test_chunks_go_straight_to_shared_memory_where_lines_are_aligned_and_whole():

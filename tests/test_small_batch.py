@@ -71,13 +71,6 @@ def test_lines_and_matrices_begin_at_multiples_of_16_bytes(config, dtype):
     assert config.smem_bytes(dtype) <= 227 << 10
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_rows_are_read_one_two_or_four_at_a_time(config):
-    for dtype, most in (("float32", 4), ("float64", 2)):
-        rows = config.rows_together(dtype)
-        assert rows in (1, 2, 4) and rows <= most and config.thread_m % rows == 0
-
-
 @pytest.mark.parametrize("config, dtype", CONFIGS_AND_DTYPES, ids=str)
 def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config, dtype):
     blocks = config.min_blocks(dtype)

@@ -458,7 +458,7 @@ KERNEL = Kernel(
         Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
         Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
         Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
-        Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
+        Config(64, 16, 32, warp_left=32, warp_right=8, stages=3),
         # Little shared memory, so that many blocks are resident per SM: for batches.
         Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
         Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),

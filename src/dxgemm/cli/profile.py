@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
+from dxgemm.cli.counters import (
+    STALLS,
+    Launch,
+    busiest_pipe,
+    ncu_command,
+    parse_launches,
+    top_stall,
+)
 from dxgemm.cli.device import require_gpu
 from dxgemm.cli.output import JsonOption, note, print_json
 from dxgemm.cli.rungs import (
@@ -66,7 +73,7 @@ def profile(
     if ncu is None:
         note("ncu is not on the PATH: it comes with the CUDA toolkit, as Nsight Compute.")
     else:
-        (values,) = measure(ncu_command(command, ncu=ncu, as_csv=True))
+        ((_, values),) = profiled_launches(ncu_command(command, ncu=ncu, as_csv=True))
     if as_json:
         print_json({"command": shlex.join(ncu_command(command)), "counters": values})
         return
@@ -96,14 +103,14 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
         array_module().cuda.Device().synchronize()
 
 
-def measure(command: list[str]) -> list[dict[str, float]]:
-    """Run ncu and read the counters of each launch.
+def profiled_launches(command: list[str]) -> list[Launch]:
+    """Run ncu and read the launches, each with its kernel's name.
 
     Raises:
         ProfilerError: ncu failed; the error holds its message.
     """
     finished = subprocess.run(command, capture_output=True, text=True)
-    launches = parse_counters(finished.stdout)
+    launches = parse_launches(finished.stdout)
     if finished.returncode or not launches:
         said = (finished.stdout + finished.stderr).strip().splitlines()
         errors = [line for line in said if "ERROR" in line or "error" in line] or said[-1:]
