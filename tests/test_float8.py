@@ -301,7 +301,7 @@ def test_scales_are_for_float8_alone():
         (errors.DtypeError, "is for arrays of float8_e4m3fn", wide, wide, {"scale_a": 2.0}),
         (errors.ShapeError, "1 dimensions", eights[0], eights, {"scale_a": ones(4)}),
         (errors.DtypeError, "a is list", [[1.0]], eights, {"scale_a": 2.0}),
-        (errors.DtypeError, "or both float16", eights, eights, {"out": ones(4, 4, dtype=float)}),
+        (errors.DtypeError, "out must be bfloat", eights, eights, {"out": ones(4, 4, dtype=float)}),
     ):
         with pytest.raises(error, match=text):
             dxgemm.gemm(a, b, **options)
