@@ -54,6 +54,8 @@ PRIOR, POOLED = 0.05, 1.0
 # Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
 # second is larger, since small problems do not determine the speed on large ones.
 FEWEST, FEWEST_KNOWN = 4, 25
+# What a candidate that was measured on no chip has to be quicker by; of its logarithm.
+UNPROVEN = 0.03
 # Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of the
 # square by which a weight differs from another chip's, both found by leaving problems out.
 MOST_LEFT, PENALTY = 0.6, 32.0
@@ -199,7 +201,7 @@ def fit_dtype(
     for place, row in enumerate(rows):
         if row.implementation.name in pooled:
             places_of[re.sub(r"\d+", "", row.name)].append(place)
-    alike = {}
+    alike: dict[str, np.ndarray] = {}
     for places in places_of.values():
         features, where = features_of(places)
         weights = _ridge(features, left[where], counts[where])
@@ -215,6 +217,10 @@ def fit_dtype(
             weights = begin + _ridge(features, goal, counts[known_ones, column])
             corrections[row.name] = weights, count
             rest[known_ones, column] -= features @ weights
+        if row.name in alike and row.name not in likely:
+            weights, count = corrections[row.name]
+            doubt = UNPROVEN * max(0.0, 1 - count / FEWEST_KNOWN)
+            corrections[row.name] = weights + doubt * (np.arange(len(FEATURES)) == 0), count
     return Fit(len(observed), speeds, corrections, _rms(left), _rms(rest))
 
 
