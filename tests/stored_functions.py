@@ -1,7 +1,5 @@
 """cuBLASDx's device functions in a store of their own, where builds are counted and not made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """G12: the same bits each time; with batch_invariant=True a row's whatever the number of rows."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Each kernel is built once, by whoever wants it first, and nobody waits for a slow one in vain."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The kernel cache survives damage, foreign files, missing directories and concurrent writers."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import fcntl

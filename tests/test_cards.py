@@ -1,7 +1,5 @@
 """Cards whose facts are known without one: names, figures, and the choice of kernels for them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The command line on real files: results, bad input, atomic output, JSON."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import io

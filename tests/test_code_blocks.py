@@ -8,8 +8,6 @@ begins with such a line. Excerpts of kernel files stand in those files. Lines th
 `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
 """
 
-from __future__ import annotations
-
 import doctest
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Complex operands: the rules of `gemm` on real and imaginary parts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

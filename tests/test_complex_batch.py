@@ -1,7 +1,5 @@
 """Batches of small complex matrices, which `complex_batch` reads as they lie, in one launch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from threading import current_thread

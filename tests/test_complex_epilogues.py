@@ -1,7 +1,5 @@
 """Epilogues and reductions of complex products: functions of complex numbers, and real results."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

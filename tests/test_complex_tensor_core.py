@@ -1,7 +1,5 @@
 """Complex128 on tensor cores as it lies: `complex_tensor_core`, by name."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """Complex products of any size as they lie, by the kernels with tiles of complex sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """cuBLASDx pipelines without a GPU: what is asked for, what is kept, what is refused, one build."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import struct

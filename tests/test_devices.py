@@ -1,7 +1,5 @@
 """Several GPUs: the operands' GPU is used whichever is current, and mixing GPUs is refused."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import asdict
 from typing import Any

@@ -3,8 +3,6 @@
 Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `on_rank`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

@@ -1,7 +1,5 @@
 """Schedules of sharded products, simulated for all ranks in one process; and their predictions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """float32 precision="emulated": the parts and the validity check, by a model in NumPy."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

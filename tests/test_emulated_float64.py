@@ -1,7 +1,5 @@
 """float64 precision="emulated": residues, validity check, reconstruction, by a model in NumPy."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """precision="emulated" in float32 and float64: products on a GPU, and which of them answers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -23,24 +21,17 @@ from dxgemm.runtime.program import ProgramLaunch
 
 @dataclass(frozen=True)
 class Scheme:
-    """An emulated precision.
-
-    Attributes:
-        kind: a name from `KINDS`.
-        error: bound of a product's error, in units of |A| |B|: far below what the kernel
-            guarantees in float64, and above what random data need.
-        rounding: the same of what is added to it.
-        huge: an element that cannot be split.
-        native: the kernel that answers for what cannot be split.
-    """
+    """An emulated precision."""
 
     implementation: str
-    kind: str
+    kind: str  # a name from `KINDS`
     dtype: str
+    # bound of a product's error, in units of |A| |B|: far below what the kernel guarantees in
+    # float64, and above what random data need
     error: float
-    rounding: float
-    huge: float
-    native: str
+    rounding: float  # the same of what is added to it
+    huge: float  # an element that cannot be split
+    native: str  # the kernel that answers for what cannot be split
 
     def normal(self, rng, *size):
         return rng.standard_normal(size).astype(self.dtype)

@@ -1,7 +1,5 @@
 """Epilogues without kernels: what can be one, binding, identity, the twin on the host, checks."""
 
-from __future__ import annotations
-
 import cmath  # noqa: F401  # formulas name it
 import functools
 import gc
@@ -114,7 +112,7 @@ def awkward(dtype):
 def with_another_annotation(value, row, col, shift: float): ...
 
 
-def with_an_unknown_annotation(value, row, col, shift: Nowhere): ...  # noqa: F821
+def with_an_unknown_annotation(value, row, col, shift: "Nowhere"): ...  # noqa: F821
 
 
 def keyword_only(value, row, col, *, shift: Scalar): ...

@@ -1,7 +1,5 @@
 """Epilogues over pairs of columns, with half as many columns in the result."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Epilogues fused into every implementation, against the same functions on the host."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import product as combinations

@@ -1,7 +1,5 @@
 """G17: every parameter wrong in every way: a typed error naming the values, and nothing done."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """G14: captured in a CUDA graph once, replayed on what the arrays then hold."""
 
-from __future__ import annotations
-
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor

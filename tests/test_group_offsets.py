@@ -1,7 +1,5 @@
 """`gemm_grouped` with offsets on the device: its results, and the table that a kernel makes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product

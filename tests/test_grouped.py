@@ -1,7 +1,5 @@
 """`gemm_grouped`: every problem is right, whatever its sizes, or an error names it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import cycle
 

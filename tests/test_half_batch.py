@@ -1,7 +1,5 @@
 """Properties of `half_batch` that the contract does not see: lines, addresses, whole batches."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

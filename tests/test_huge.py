@@ -4,8 +4,6 @@ Their rows (or columns) repeat with a prime period, so that what is read or writ
 or 2**32 bytes beside its place is found, and the exact result fits in the host's memory.
 """
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path

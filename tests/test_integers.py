@@ -1,7 +1,5 @@
 """Integers through the public calls: sums that are exact or wrap, integers for alpha and beta."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product as combinations

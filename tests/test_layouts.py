@@ -1,7 +1,5 @@
 """G6: any strides of any operand, any base pointer, batches and their broadcasting."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.buffers import Arena

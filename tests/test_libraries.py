@@ -1,7 +1,5 @@
 """G16: arrays of every library, alone and mixed; the result in c's or else a's library."""
 
-from __future__ import annotations
-
 from itertools import product as combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tiles of lines: the layouts of operands, and places in shared memory without bank conflicts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`matmul` takes the shapes that `numpy.matmul` takes, and computes them in few launches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Meetings of ranks, without torch or a GPU: the ranks are threads, or processes with a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

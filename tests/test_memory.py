@@ -4,8 +4,6 @@ Kinds of operands times roles in a call. Objects that only tell what they are st
 that are not installed.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import threading

@@ -1,7 +1,5 @@
 """The intrinsics of parts/mma.py one by one: their PTX anywhere, their results on a GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The pure logic of operands: overlap against brute force, extents, orientation."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Results that an epilogue turns into int8: rounded, clamped, stored by every kernel that can."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.kinds import KINDS

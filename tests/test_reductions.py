@@ -5,8 +5,6 @@ product: whatever the arithmetic, values and indices have one right answer. Only
 rounded.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,14 +50,10 @@ SORTS = ("sum", "argmin", "smallest", "logsumexp")
 
 @dataclass(frozen=True)
 class ReductionPath:
-    """Path of a reduced product: the kernel that multiplies, fused or unfused.
+    """Path of a reduced product: the kernel that multiplies, fused or unfused."""
 
-    Attributes:
-        implementation: name of the kernel that multiplies; None to choose.
-        fused: True if that kernel reduces too, False if another one does; None to choose.
-    """
-
-    implementation: str | None = None
+    implementation: str | None = None  # name of the kernel that multiplies; None to choose
+    # True if that kernel reduces too, False if another one does; None to choose
     fused: bool | None = None
 
     def __str__(self) -> str:
@@ -155,12 +149,7 @@ class Case:
         return "float64" if dtype == "float64" else "float32"
 
     def expected(self, values: np.ndarray, dtype: str | None = None) -> tuple[np.ndarray, ...]:
-        """The result: values, indices, or both.
-
-        Args:
-            values: (m, n) or (batch, m, n), exact in float64.
-            dtype: dtype of the reduced matrix; None for that of values.
-        """
+        """The result: values, indices, or both."""
         m, n = values.shape[-2:]
         wide = values.astype(float)
         if self.axis is None:

@@ -1,7 +1,5 @@
 """The arithmetic of `explain` against values worked out by hand, and what it prints of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

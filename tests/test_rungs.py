@@ -1,7 +1,5 @@
 """Properties of the ladder that the contract does not see: bank conflicts, reads of copies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

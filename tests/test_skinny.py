@@ -1,7 +1,5 @@
 """Properties of the skinny kernels that the contract does not see: each config, each way round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

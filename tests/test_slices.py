@@ -1,7 +1,5 @@
 """Split-K with a workspace: sums of slices, added by a kernel of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -3,8 +3,6 @@
 The matrices of a block, the layouts of tiles, the variants of kernels, and their registers.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """G13: gemm runs behind a producer that still works on the caller's stream; the host goes on."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Symmetric results: half the tiles, both triangles or one, and products that are recognised."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The operators of PyTorch: on CUDA tensors, or on CPU tensors with numba's simulator."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import numpy as np
@@ -80,11 +78,7 @@ def launches(monkeypatch):
 
 
 def assert_close(actual, expected, terms=1):
-    """Assert that two tensors are equal but for rounding; expected may have a wider dtype.
-
-    Args:
-        terms: number of products in a sum whose rounding may show where the sum is small.
-    """
+    """Assert that two tensors are equal but for rounding; expected may have a wider dtype."""
     tolerance = TOLERANCES[actual.dtype.to_real()]
     expected = expected.to(actual.dtype)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * terms**0.5)

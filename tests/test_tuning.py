@@ -1,7 +1,5 @@
 """Tuning without a GPU: what is asked, what is kept, what is made of it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from itertools import islice

@@ -6,8 +6,6 @@ wrap raises an error, as does an access outside of an operand. Every element tha
 compared with the product.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import isqrt
@@ -100,27 +98,17 @@ TWO_KINDS = ("rows", "strides")  # of kernels that are run for another dtype, to
 
 @dataclass(frozen=True)
 class Subject:
-    """Kernel, and the problems that it is given.
+    """Kernel, and the problems that it is given."""
 
-    Attributes:
-        name: registered name.
-        dtype: dtype of a and b.
-        k: depth of the products.
-        few: rows, or columns, beside a long dimension.
-        orders: "row" or "col" for a and for b, with a long dimension of rows, and of columns.
-        options: further attributes of the problems.
-        kinds: kinds of its cases.
-        most_line: largest stride of its lines.
-    """
-
-    name: str
-    dtype: str = "float32"
-    k: int = 5
-    few: int = 2
+    name: str  # registered name
+    dtype: str = "float32"  # dtype of a and b
+    k: int = 5  # depth of the products
+    few: int = 2  # rows, or columns, beside a long dimension
+    # "row" or "col" for a and for b, with a long dimension of rows, and of columns
     orders: tuple[str, str, str, str] = ("row", "row", "col", "col")
-    options: tuple[tuple[str, Any], ...] = ()
-    kinds: tuple[str, ...] = KINDS
-    most_line: int = 2**33
+    options: tuple[tuple[str, Any], ...] = ()  # further attributes of the problems
+    kinds: tuple[str, ...] = KINDS  # kinds of its cases
+    most_line: int = 2**33  # largest stride of its lines
 
     def __str__(self) -> str:
         return f"{self.name}-{self.dtype}"
