@@ -5,9 +5,8 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_complex import integers
-from test_complex import put as put_matrix
-from test_complex_batch import CALLS, IS_SIMULATED, LAYOUTS, check, direct
+from complex_operands import CALLS, IS_SIMULATED, check, check_rows, check_special_values, integers
+from test_complex_batch import LAYOUTS, direct
 
 import dxgemm
 from dxgemm import errors
@@ -15,7 +14,6 @@ from dxgemm.call.complex_call import LARGE, SMALL
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.choice.registry import find_implementation
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_tile
 from dxgemm.problem.complex_form import MOST_FEW_ROWS, direct_form
 from dxgemm.problem.define import contiguous_problem
@@ -26,10 +24,10 @@ from dxgemm.runtime.device import device_facts
 CASES = [
     pytest.param(name, dtype, config, id=f"{name}-{config}")
     for dtype, name in LARGE.items()
-    if name != "complex_tensor_core" or not simulator_enabled()
+    if name != "complex_tensor_core" or not IS_SIMULATED
     for config in (
         import_module(find_implementation(name).module).KERNEL.simulator_configs
-        if simulator_enabled()
+        if IS_SIMULATED
         else find_implementation(name).configs(dtype)
     )
 ]
@@ -102,34 +100,14 @@ def test_rows_far_apart(home, name, dtype):
 
 @pytest.mark.parametrize(("dtype", "name"), LARGE.items())
 def test_special_values_stay_in_their_components(home, name, dtype):
-    """Each component is a sum of products of components; what is not read does not leak."""
-    a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
-    a[1, 2], a[3, 0], b[4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
-    with np.errstate(invalid="ignore"):
-        re = a.real @ b.real - a.imag @ b.imag
-        im = a.real @ b.imag + a.imag @ b.real
-    out = np.full((6, 7), complex(np.nan, np.nan), dtype)
     for layout in "CFs":
-        sent, _ = put_matrix(home, a, layout)
-        target, _ = put_matrix(home, out, layout)
-        found = home.fetch(dxgemm.gemm(sent, home.send(b), target, 2, implementation=name))
-        np.testing.assert_array_equal(found.real, (2 * re).astype(found.real.dtype))
-        np.testing.assert_array_equal(found.imag, (2 * im).astype(found.imag.dtype))
+        check_special_values(home, dtype, (layout, "C", layout), implementation=name)
 
 
 @pytest.mark.parametrize(("dtype", "name"), [*LARGE.items(), *((d, SMALL) for d in LARGE)])
 def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
-    m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
-    rng = np.random.default_rng(0)
-    a, b = (
-        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
-        for s in ((m, k), (k, n))
-    )
-    options = {"implementation": name, "batch_invariant": True}
-    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
-    for rows in (1, 2, m - 1):
-        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), **options)
-        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
+    sizes = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
+    check_rows(home, dtype, sizes, implementation=name)
 
 
 @pytest.mark.gpu
