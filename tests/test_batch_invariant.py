@@ -1,7 +1,5 @@
 """G12: the same bits each time; with batch_invariant=True a row's whatever the number of rows."""
 
-import math
-from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -193,23 +191,6 @@ def test_the_orders_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatch
 def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
     problems = [problem_of("float32", m, 4096, 4096) for m in (1, 100, 4096)]
     assert len({str(choose(problem, H200)) for problem in problems}) > 1
-
-
-@pytest.mark.parametrize("n, k", SIZES)
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_no_other_order_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
-    give_table(H200, {})
-    problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
-    least = defaultdict(lambda: [math.inf] * len(problems))
-    for place, problem in enumerate(problems):
-        (times,) = time_candidates(problem, H200, legality.legal_kernels(problem, H200))
-        for row, us in zip(times.columns.rows, times.us.tolist(), strict=True):
-            if not row.fill and row.implementation.is_own:
-                each = least[row.implementation.order_of_sums(row.config)]
-                each[place] = min(each[place], us)
-    mine = least.pop(order_of(problem_of(kind, 77, n, k)))
-    for other in least.values():
-        assert any(a <= b for a, b in zip(mine, other))
 
 
 def test_values_decide_nothing(configs_of_a_gpu):

@@ -363,25 +363,6 @@ def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
     assert scalars[-2:].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 100])
-@pytest.mark.parametrize("total", [1, 7, 64, 1000])
-def test_the_grid_has_room_for_any_offsets(shared, total, count):
-    sizes = {"m": 130, "n": 70, "k": 30, shared: total}
-    problem = contiguous_problem("float32", **sizes)
-    tile_m, tile_n = 64, 32
-    room = most_tiles(problem, shared, count, tile_m, tile_n)
-    for groups in (
-        [total] + [0] * (count - 1),
-        [1] * min(count - 1, total - 1) + [total - min(count - 1, total - 1)],
-        np.bincount(np.random.default_rng(0).integers(0, count, total), minlength=count),
-    ):
-        tiles = 0
-        for size in [*groups, *[0] * (count - len(groups))]:
-            own = sizes | {shared: int(size)}
-            tiles += -(-own["m"] // tile_m) * -(-own["n"] // tile_n)
-        assert tiles <= room
-
-
 def test_the_kernels_of_offsets_are_built_ahead():
     on_ampere = Counter(spec.implementation for spec in offset_specs(DTYPES[::2], "sm_80"))
     # Rows of two dtypes, read in two orders.

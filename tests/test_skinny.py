@@ -1,6 +1,7 @@
 """Properties of the skinny kernels that the contract does not see: each config, each way round."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -8,9 +9,7 @@ from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm.choice.registry import find_implementation
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import skinny_shifted, skinny_wgmma
-from dxgemm.handwritten.parts import intrinsics, skinny_multiply
 from dxgemm.handwritten.parts.skinny_layouts import block_count, result_tile, tensor_maps
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
@@ -51,64 +50,6 @@ def test_stages_and_panels_begin_where_swizzles_repeat(config):
     assert (config.stages * (config.stage_bytes + 16)) % 16 == 0
 
 
-def swizzled(place: int, row_bytes: int) -> int:
-    """Place of a byte of a box in TMA's swizzle of as many bytes."""
-    return place ^ (place >> 7 & row_bytes // 16 - 1) << 4
-
-
-def fake_shared(monkeypatch, elements):
-    """Let kernels read a dict of floats by address; also their casts are those of the simulator."""
-
-    def load_shared(scalar, width, address, offset):
-        assert (address + offset) % (4 * width) == 0
-        return tuple(elements[address + offset + 4 * i] for i in range(width))
-
-    monkeypatch.setattr(intrinsics, "load_shared", load_shared, raising=False)
-
-
-@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
-@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
-def test_threads_find_all_rows_of_a_panel_in_its_swizzle(monkeypatch, is_across):
-    elements = {}
-    for row in range(64):
-        for k in range(32):
-            place = row * 128 + k * 4
-            if is_across:
-                place = row // 32 * 4096 + k * 128 + row % 32 * 4
-            elements[1024 + swizzled(place, 128)] = (row, k)
-    fake_shared(monkeypatch, elements)
-    place, read = skinny_multiply.make_read_panel(0, 4, 16, is_across, 32)
-    found = []
-    for thread in range(128):
-        row_group, k_group = thread % 16, thread // 16
-        frag = read(1024 + place(row_group, k_group))
-        rows = [4 * row_group + i if is_across else row_group + 16 * i for i in range(4)]
-        assert frag == tuple((row, 4 * k_group + kk) for kk in range(4) for row in rows)
-        found += frag
-    assert sorted(found) == sorted(elements.values())
-
-
-@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
-@pytest.mark.parametrize("few", [8, 16, 32])
-@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
-def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is_across):
-    elements = {}
-    for col in range(few):
-        for k in range(32):
-            row_bytes = 4 * few if is_across else 128
-            place = k * row_bytes + col * 4 if is_across else col * 128 + k * 4
-            elements[2048 + swizzled(place, row_bytes)] = (col, k)
-    fake_shared(monkeypatch, elements)
-    makers = [
-        skinny_multiply.make_read_panel(first, 8, 1, is_across, few) for first in range(0, few, 8)
-    ]
-    for k_group in range(8):
-        for block, (place, read) in enumerate(makers):
-            columns = range(8 * block, 8 * block + 8)
-            frag = read(2048 + place(0, k_group))
-            assert frag == tuple((col, 4 * k_group + kk) for kk in range(4) for col in columns)
-
-
 def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():
     problem = contiguous_problem("float16", 8, 201, 65)
     assert skinny_shifted.variant(skinny_shifted.KERNEL.configs[0], problem) == ("b", "k", "mn")
@@ -122,57 +63,31 @@ def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("name", "config"),
-    [entry for entry in NAMED if entry[0] in ("skinny_shifted", "gemv")],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32", "float64"])
-def test_rows_of_odd_width_are_exact(hopper, home, dtype, name, config):
-    if dtype not in find_implementation(name).kernel.dtypes:
-        pytest.skip(f"{name} does not compute it")
-    rng = np.random.default_rng(0)
-    rounded = numpy_dtype("int32" if dtype == "int8" else dtype)
-    for few, many, k in ((1, 65, 1), (config.few, 201, 1041), (7, 999, 4097), (67, 131, 513)):
-        for m, n in ((few, many), (many, few)):
-            a, b = (
-                rng.integers(-2, 3, size).astype(numpy_dtype(dtype)) for size in ((m, k), (k, n))
-            )
-            exact = (a.astype(float) @ b.astype(float)).astype(rounded)
-            for a_sent in (home.send(a), home.send(a.T.copy()).T):
-                for b_sent in (home.send(b), home.send(b.T.copy()).T):
-                    chosen = name, config
-                    try:
-                        result = dxgemm.gemm(a_sent, b_sent, implementation=chosen)
-                    except dxgemm.errors.UnsupportedProblemError:
-                        assert (name, dtype) == ("skinny_shifted", "int8")
-                        continue
-                    assert (home.fetch(result) == exact).all(), (m, n, k)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize(("name", "config"), NAMED, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32", "float64"])
 def test_every_config_is_exact_in_every_layout(hopper, home, dtype, name, config):
-    """Shares of k of all lengths, also none; edges of tiles; few rows and few columns."""
+    """Shares of k of all lengths, also none; edges of tiles; few rows, few columns, odd widths."""
     if dtype not in find_implementation(name).kernel.dtypes:
         pytest.skip(f"{name} does not compute it")
     rng = np.random.default_rng(0)
-    for few, many, k in ((1, 64, 16), (config.few, 200, 1040), (8, 1000, 4096), (24, 136, 4112)):
+    sizes = [(1, 64, 16), (config.few, 200, 1040), (8, 1000, 4096), (24, 136, 4112)]
+    if name in ("skinny_shifted", "gemv"):
+        sizes += [(1, 65, 1), (config.few, 201, 1041), (7, 999, 4097), (67, 131, 513)]
+    for few, many, k in sizes:
         for m, n in ((few, many), (many, few)):
             a, b = (rng.integers(-2, 3, (m, k)), rng.integers(-2, 3, (k, n)))
             rounded = numpy_dtype("int32" if dtype == "int8" else dtype)
             exact = (a @ b).astype(rounded).astype(float)
             a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
-            for a_sent in (home.send(a), home.send(a.T.copy()).T):
-                for b_sent in (home.send(b), home.send(b.T.copy()).T):
-                    chosen = name, config
-                    try:
-                        result = home.fetch(dxgemm.gemm(a_sent, b_sent, implementation=chosen))
-                    except dxgemm.errors.UnsupportedProblemError:
-                        assert (name, dtype) == ("skinny_shifted", "int8")
-                        continue
-                    assert (result.astype(float) == exact).all()
+            for a_sent, b_sent in product(
+                *((home.send(x), home.send(x.T.copy()).T) for x in (a, b))
+            ):
+                try:
+                    result = dxgemm.gemm(a_sent, b_sent, implementation=(name, config))
+                except dxgemm.errors.UnsupportedProblemError:
+                    assert (name, dtype) == ("skinny_shifted", "int8")
+                    continue
+                assert (home.fetch(result).astype(float) == exact).all(), (m, n, k)
 
 
 @pytest.mark.gpu
