@@ -1,6 +1,5 @@
 """The kernel cache survives damage, foreign files, missing directories and concurrent writers."""
 
-import dataclasses
 import errno
 import fcntl
 import hashlib
@@ -19,7 +18,6 @@ from dxgemm.choice import tables
 from dxgemm.compiler import KernelStore, default_directory
 from dxgemm.compiler.store import VerifiedFiles
 from dxgemm.gpu.facts import SIMULATED_DEVICE
-from dxgemm.lower.ahead import kernel_specs
 
 KEY = hashlib.sha256(b"key").hexdigest()
 CUBIN = bytes(range(256)) * 4
@@ -265,13 +263,6 @@ assert len(set(keys)) == len(keys)
 print(*keys)
 """
     assert run_python(program) == run_python(program)
-
-
-def test_each_config_and_dtype_has_its_key():
-    specs = kernel_specs()
-    assert len({spec.key("sm_90a") for spec in specs}) == len(specs)
-    spec = specs[0]
-    assert dataclasses.replace(spec, dtype="float64").key("sm_90a") != spec.key("sm_90a")
 
 
 def test_public_calls_report_the_cache(monkeypatch, directory, kernel, entry):

@@ -1,6 +1,5 @@
 """Complex128 on tensor cores as it lies: `complex_tensor_core`, by name."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -77,27 +76,3 @@ def test_a_kernel_is_made_for_layouts_and_conjugates():
     assert variant() == ("", "row", "row") == variant(a=rows.a._replace(batch=0))
     assert variant("ba", a=rows.a.transposed()) == ("ab", "col", "row")
     assert variant("b", b=rows.b.transposed()) == ("b", "row", "col")
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"tile_m": 48}, "a power of two"),
-        ({"warp_m": 64}, "warp tiles must fill"),
-        ({"warp_m": 4}, "instructions compute 8 x 8"),
-        ({"stages": 1}, "2 or more"),
-        ({"tile_k": 4}, "permuted by 8"),
-        ({"tile_m": 512}, "cannot share"),
-        ({"split_k": 16}, "at most 8 blocks"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        replace(CONFIG, **changes)
-
-
-@pytest.mark.parametrize("config", KERNEL.configs, ids=str)
-def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config):
-    blocks = config.min_blocks(DTYPE)
-    assert blocks * config.threads <= 1024
-    assert blocks * (config.smem_bytes(DTYPE) + 1024) <= 228 << 10

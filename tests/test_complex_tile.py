@@ -158,14 +158,3 @@ def test_a_kernel_is_made_for_layouts_and_conjugates():
     assert variant("ba", b=rows.b.transposed()) == ("ab", "k", "k")
     assert variant("a", a=rows.a.transposed()) == ("a", "outer16", "outer16")
     assert variant(size=5) == ("", "k", "outer")
-
-
-def test_a_config_that_cannot_be_is_refused():
-    for numbers, message in (
-        ((128, 128, 8, 6, 8, 4), "must fill the tile"),
-        ((64, 64, 8, 8, 2, 4), "columns in fours"),
-        ((64, 64, 8, 8, 4, 1), "two stages"),
-        ((64, 32, 8, 4, 4, 4, 8), "share out the rows of a thread"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            complex_tile.Config(*numbers)

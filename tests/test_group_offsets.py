@@ -377,27 +377,6 @@ def test_the_kernels_of_offsets_are_built_ahead():
     assert not offset_specs(DTYPES, "sm_75")
 
 
-COMPILE_LARGEST = """
-from dxgemm.compiler import compile_kernel
-from dxgemm.lower.indexed_rows import indexed_specs
-from dxgemm.lower.group_wgmma import wgmma_specs
-from dxgemm.lower.grouped import DTYPES
-specs = wgmma_specs(("bfloat16",), "sm_90a")
-for name in ("grouped_wgmma", "grouped_wgmma_k"):
-    spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)
-    record = compile_kernel(spec, "sm_90a").record
-    assert record.stack_bytes == 0, record
-    assert record.registers * record.threads <= 65536, record
-for spec in indexed_specs(DTYPES[::2]):
-    assert compile_kernel(spec, "sm_80").record.stack_bytes == 0, spec
-"""
-
-
-@pytest.mark.long_build
-def test_the_kernels_keep_all_in_registers(run_python):
-    run_python(COMPILE_LARGEST)
-
-
 @pytest.mark.gpu
 def test_a_graph_reads_the_offsets_of_each_replay(make, cupy, home, shared):
     total = 12

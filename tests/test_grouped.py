@@ -314,55 +314,6 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
         assert times.columns.rows[times.us.argmin()].config == config
 
 
-COMPILE = """
-import re
-from dxgemm.lower.grouped import alike_step, table_step
-from dxgemm.compiler import compile_kernel, toolkit_text
-from dxgemm.problem.define import contiguous_problem
-from dxgemm.handwritten.kernels import grouped, tensor_batch
-largest, *_, smallest = grouped.KERNEL.configs
-tensor_of = {config.tile_m: config for config in tensor_batch.KERNEL.configs}
-alike = contiguous_problem("float64", 96, 96, 96, layout="col_col")
-for step, stack_bytes in (
-    (table_step(largest, "float32", ("row", "col", "table"), 1, 1, 1), 0),
-    (table_step(smallest, "float64", ("row16", "row16", "table", "far"), 1, 1, 1), 0),
-    (table_step(grouped.TENSOR_CONFIGS[0], "float64", ("row16", "row16", "table"), 1, 1, 1), 0),
-    (alike_step(tensor_of[96], alike), 56),  # addresses
-):
-    record = compile_kernel(step.spec, "sm_90a").record
-    found = record.stack_bytes
-    if re.search(r"nvjitlink\\S* 13\\.0", toolkit_text()) and found <= stack_bytes + 32:
-        found = stack_bytes  # that one spills a few addresses more
-    assert found == stack_bytes, (step.spec, found)
-    assert record.registers * record.threads <= 65536, step.spec
-"""
-
-
-@pytest.mark.long_build
-def test_the_kernels_keep_their_sums_in_registers(run_python):
-    run_python(COMPILE)
-
-
-COMPILE_HALF = """
-from dxgemm.lower.grouped import table_step
-from dxgemm.compiler import compile_kernel
-from dxgemm.handwritten.kernels import grouped_tensor_tile as file
-for dtype, variant in (
-    ("float16", ("k16_ragged", "x16_ragged", "float32")),
-    ("bfloat16", ("k", "k", "float32")),
-):
-    largest = file.table_configs(dtype, 80, variant)[0]
-    record = compile_kernel(table_step(largest, dtype, variant, 1, 1, 1).spec, "sm_80").record
-    assert record.stack_bytes == 0, record
-    assert record.registers * record.threads <= 65536, record
-"""
-
-
-@pytest.mark.long_build
-def test_half_precision_keeps_all_in_registers(run_python):
-    run_python(COMPILE_HALF)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_captured_plan_computes_what_the_arrays_hold_by_then(cupy, dtype):

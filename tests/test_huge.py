@@ -25,16 +25,9 @@ pytestmark = pytest.mark.gpu
 PERIOD = 9973
 SHORT = 64  # the other two sizes
 HUGE_KINDS = (
-    "float32",
-    "float64",
-    "tf32",
-    "emulated",
-    "emulated_float64",
-    "float16",
-    "float16_to_float32",
-    "bfloat16",
-    "int8",
-)
+    "float32", "float64", "tf32", "emulated", "emulated_float64", "float16", "float16_to_float32",
+    "bfloat16", "int8",
+)  # fmt: skip
 # Bytes of workspace for an element of the operand and of the result together: their remainders.
 WORK_BYTES = {"emulated_float64": 2 * 16}
 # One test at a time has the memory of the GPU, whichever process runs it.

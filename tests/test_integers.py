@@ -176,14 +176,9 @@ def test_integers_of_any_kind_are_accepted(home, values, value):
 
 
 NO_INTEGERS = {
-    "a fraction": 0.5,
-    "NaN": np.nan,
-    "infinity": np.inf,
-    "too large": 2**31,
-    "too small": -(2**31) - 1,
-    "nearly one": 1 + 2**-52,
-    "not representable": 2**53 + 1,
-}
+    "a fraction": 0.5, "NaN": np.nan, "infinity": np.inf, "too large": 2**31,
+    "too small": -(2**31) - 1, "nearly one": 1 + 2**-52, "not representable": 2**53 + 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", [dxgemm.gemm, dxgemm.plan, dxgemm.explain])

@@ -750,33 +750,6 @@ def test_exponentials_join_in_any_order(dtype):
         np.testing.assert_allclose(found, float(exact), rtol=1e-7, err_msg=str(values))
 
 
-COMPILE_LOGSUMEXP = """
-from dataclasses import replace
-from dxgemm.choice.registry import find_implementation
-from dxgemm.compiler import KernelSpec, compile_kernel
-from dxgemm.handwritten.kernels import reduce_tiles
-from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.fusion import FusedReduction, Fusion
-
-reduction = FusedReduction("exponentials", 1, ("float64",), 2)
-fusion = Fusion((), reduction.buffers, reduction=reduction)
-for name, dtype, arch in (("tuned", "float32", "sm_90a"), ("tensor_core", "float64", "sm_80")):
-    implementation = find_implementation(name)
-    problem = replace(contiguous_problem(dtype, 64, 64, 64), epilogue=fusion, must_fuse=True)
-    spec = implementation.spec_for(implementation.configs(dtype)[0], problem)
-    print(spec, arch, compile_kernel(spec, arch).record.stack_bytes)
-config = reduce_tiles.KERNEL.configs[0]
-spec = KernelSpec("reduce_tiles", reduce_tiles.__name__, config, "float64", epilogue=fusion)
-print(spec, compile_kernel(spec, "sm_80").record.stack_bytes)
-"""
-
-
-@pytest.mark.long_build
-def test_logsumexp_keeps_to_registers(run_python):
-    lines = run_python(COMPILE_LOGSUMEXP).splitlines()
-    assert len(lines) == 3 and all(line.endswith(" 0") for line in lines), lines
-
-
 @pytest.mark.parametrize("path", paths(*FUSING))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_run_gives_the_same_bits(home, path, dtype):
