@@ -45,21 +45,10 @@ def spec(name: str, **options: object) -> KernelSpec:
 def made_up_kernel(cubin: bytes, implementation: str, config: str, arch: str) -> CompiledKernel:
     """A kernel of any bytes."""
     record = KernelRecord(
-        implementation=implementation,
-        config=config,
-        dtype="float32",
-        variant="",
-        arch=arch,
-        entry="entry",
-        threads=32,
-        registers=32,
-        stack_bytes=0,
-        smem_bytes=0,
-        dynamic_smem_bytes=0,
-        cluster=1,
-        cubin_bytes=len(cubin),
-        toolkit="made up",
-    )
+        implementation=implementation, config=config, dtype="float32", variant="", arch=arch,
+        entry="entry", threads=32, registers=32, stack_bytes=0, smem_bytes=0, dynamic_smem_bytes=0,
+        cluster=1, cubin_bytes=len(cubin), toolkit="made up",
+    )  # fmt: skip
     return CompiledKernel(cubin, record)
 
 

@@ -49,14 +49,9 @@ def launch(
         *kernel_arguments(problem), extra,
     )  # fmt: skip
     run_block(
-        make(spec),
-        arguments,
-        grid,
-        point,
-        config.threads,
-        config.smem_bytes(spec.dtype),
+        make(spec), arguments, grid, point, config.threads, config.smem_bytes(spec.dtype),
         most_rounds,
-    )
+    )  # fmt: skip
 
 
 def first_config(implementation: Any, dtype: str) -> Any:

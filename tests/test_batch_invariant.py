@@ -38,14 +38,10 @@ def problem_of(kind, m, n, k, batch=1, transposed=False):
         return Layout((batch, rows, cols), tuple(s * item_size for s in strides), dtype, 0, False)
 
     problem, _ = define_problem(
-        layout(m, k, wanted.dtype),
-        layout(k, n, wanted.dtype),
-        None,
-        layout(m, n, wanted.out_dtype, transposed),
-        alpha_is_zero=False,
-        beta_is_zero=True,
+        layout(m, k, wanted.dtype), layout(k, n, wanted.dtype), None,
+        layout(m, n, wanted.out_dtype, transposed), alpha_is_zero=False, beta_is_zero=True,
         precision=wanted.precision,
-    )
+    )  # fmt: skip
     assert problem.is_transposed is (m > 1 and (transposed or n == 1))
     return problem
 
@@ -329,13 +325,10 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, b_layou
         shape = (m, N) if layout == "row" else (N, m)
         out = home.send(np.zeros(shape, numpy_dtype(wanted.out_dtype)))
         dxgemm.gemm(
-            a[:m],
-            b if b_layout == "row" else b.T,
-            out=out if layout == "row" else out.T,
-            epilogue=epilogues.bias(shift) | epilogues.gelu,
-            precision=wanted.precision,
+            a[:m], b if b_layout == "row" else b.T, out=out if layout == "row" else out.T,
+            epilogue=epilogues.bias(shift) | epilogues.gelu, precision=wanted.precision,
             batch_invariant=True,
-        )
+        )  # fmt: skip
         rows = home.fetch(out)
         return rows if layout == "row" else rows.T
 

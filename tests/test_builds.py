@@ -63,13 +63,9 @@ def start(environment):
     def start(program):
         inherited = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
         process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**inherited, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [sys.executable, "-c", program], env={**inherited, **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         started.append(process)
         return process
 

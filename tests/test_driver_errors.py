@@ -236,13 +236,9 @@ def made_up(record, cubin=b""):
 
 def launch_on(ordinal):
     record = SimpleNamespace(
-        implementation="tuned",
-        config="64x64",
-        threads=256,
-        dynamic_smem_bytes=0,
-        cluster=1,
+        implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1,
         begins_early=False,
-    )
+    )  # fmt: skip
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"identity", ordinal] = 1
     return launch.KernelLaunch(made_up(record), problem, 7, ordinal)

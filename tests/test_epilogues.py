@@ -38,12 +38,9 @@ def fuse(implementation):
     def fuse(kind, epilogue, *operands, out=None):
         arrays = (x.array if isinstance(x, Padded) else x for x in operands)
         return dxgemm.gemm(
-            *arrays,
-            out=out and out.array,
-            epilogue=epilogue,
-            implementation=implementation.name,
+            *arrays, out=out and out.array, epilogue=epilogue, implementation=implementation.name,
             precision=KINDS[kind].precision,
-        )
+        )  # fmt: skip
 
     return fuse
 

@@ -100,18 +100,10 @@ def test_every_pipeline_tells_the_size_of_its_stages():
 BOUNDS = Roofline(137_438_953_472, 201_326_592, peak_tflops=66.9, memory_gbytes_per_s=4800.0)
 SM = occupancy(sm_limits("sm_90"), 256, 209, 133120)
 GRID = Grid(
-    blocks=512,
-    threads=256,
-    tiles=512,
-    split_k=1,
-    tile_intensity=42.67,
-    registers=209,
-    smem_bytes=133120,
-    per_sm=SM,
-    waves=3.88,
-    bytes_in_flight=37632,
+    blocks=512, threads=256, tiles=512, split_k=1, tile_intensity=42.67, registers=209,
+    smem_bytes=133120, per_sm=SM, waves=3.88, bytes_in_flight=37632,
     bytes_in_flight_needed=21818.2,
-)
+)  # fmt: skip
 
 
 def explained(grid=GRID, is_simulated=False):
