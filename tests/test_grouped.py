@@ -18,10 +18,11 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import time_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
-from dxgemm.handwritten.parts.group_table import FIELDS
+from dxgemm.handwritten.parts.group_table import FIELDS, make_find_problem
 from dxgemm.lower import grouped as _lowering
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
+from dxgemm.problem.layout import Strides
 from dxgemm.runtime.program import Step
 
 HALF_DTYPES = ("float16", "bfloat16")
@@ -357,3 +358,51 @@ def test_tables_of_many_calls_do_not_mix(cupy):
     cupy.cuda.Device().synchronize()
     for a, results in rounds:
         assert all((x == y).all() for x, y in zip(a, results, strict=True))
+
+
+@pytest.mark.parametrize(
+    "operands, modes",
+    [
+        ([("row16", "col16")] * 2, ("row16", "col")),
+        ([("row16", "row16"), ("row", "row16")], ("row", "row16")),
+        ([("row16", "row"), ("col16", "col")], ("row", "row")),
+        ([("col16", "row16"), ("col", "row")], ("col", "row")),
+    ],
+)
+def test_a_kernel_reads_all_operands_in_one_layout(operands, modes):
+    assert grouped.modes(operands) == modes
+
+
+def half(m, n, depth, **changes):
+    return replace(contiguous_problem("float16", m, n, depth), **changes)
+
+
+@pytest.mark.parametrize(
+    "problems, layouts",
+    [
+        ([half(8, 8, 64), half(1, 200, 128)], ("k16", "x16")),
+        ([half(8, 8, 64), half(8, 8, 72)], ("k16", "x16")),
+        ([half(8, 8, 64), half(9, 12, 8)], ("k16", "x")),
+        ([half(8, 8, 64), half(8, 8, 64, a_alignment=2)], ("k", "x16")),
+        ([half(8, 8, 64), half(8, 8, 64, a=Strides(0, 1, 8))], ("any", "x16")),
+        ([half(8, 8, 64, a=Strides(0, 1, 8)), half(8, 8, 1)], ("x16", "x16")),
+        ([half(8, 8, 64), half(8, 8, 64, k=0, a_alignment=2)], ("k16", "x16")),
+        ([half(8, 8, 64, k=0)], ("k16", "x16")),
+    ],
+)
+def test_half_precision_is_read_in_one_layout(problems, layouts):
+    assert grouped_tensor_tile.table_variant(problems) == (*layouts, "float16")
+    for config in grouped_tensor_tile.table_configs("float16", 80, layouts):
+        is_aligned = "16" in layouts[0] and "16" in layouts[1]
+        assert (config in grouped_tensor_tile.ALIGNED_SHARES) == is_aligned
+
+
+def test_a_tile_finds_its_problem_in_the_table():
+    tiles = [3, 1, 1, 7, 2]
+    first_tiles = np.cumsum(tiles) - tiles
+    find_problem = make_find_problem()
+    find_problem = getattr(find_problem, "py_func", find_problem)
+    expected = [(problem, place) for problem, count in enumerate(tiles) for place in range(count)]
+    for tile, (problem, place) in enumerate(expected):
+        row = len(tiles) + problem * len(FIELDS)
+        assert find_problem(first_tiles, len(tiles), tile) == (problem, place, row)
