@@ -30,8 +30,9 @@ from dxgemm.lower.ahead import complex_specs
 from dxgemm.problem.complex_form import START_BYTES, real_form, real_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
-from dxgemm.problem.layout import Strides
-from dxgemm.runtime.arrays import host_view
+from dxgemm.problem.layout import Layout, Strides
+from dxgemm.runtime.arrays import HOST, host_view
+from dxgemm.runtime.host import device_copy_layout
 
 SIZES = [(5, 6, 4), (1, 7, 3), (9, 5, 0)]
 if not IS_SIMULATED:
@@ -407,3 +408,11 @@ def test_copies_of_a_batch_are_one_where_rows_lie_evenly(layout):
     assert (copy.batch, copy.m, copy.n) == ((1, 45, 6) if layout == "row_row" else (1, 54, 5))
     apart = replace(problem, b=problem.b._replace(batch=40))
     assert real_form(apart, "").copies["b"].sizes.batch == 9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_of_host_operands_are_conjugates_where_these_are(dtype):
+    layout = Layout((3, 4), (64, 16), dtype, HOST, read_only=False, is_conjugate=True)
+    copy = device_copy_layout(layout, 0)
+    assert copy.is_conjugate and copy.device == 0
+    assert not device_copy_layout(layout._replace(is_conjugate=False), 0).is_conjugate

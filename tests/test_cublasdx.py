@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import struct
 import sys
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from dxgemm.compiler import kernel_store, toolkit
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import ITEM_BYTES
+from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.lower.ahead import kernel_specs
 from dxgemm.problem.define import contiguous_problem
 
@@ -383,3 +385,28 @@ def test_a_pipeline_runs_only_by_its_name(configs_of_a_gpu, dtype):
     automatic = {spec.implementation for spec in kernel_specs((dtype,), arch=ARCH)}
     assert not automatic & {"pipeline", "pipeline_tma"}
     assert kernel_specs((dtype,), ("pipeline",), arch=ARCH)
+
+
+@pytest.mark.parametrize("config", pipeline.KERNEL.configs, ids=str)
+def test_barriers_lie_behind_the_tile_of_the_result(config):
+    stages = config.stages * config.stage_bytes(config.dtype)
+    barriers = config.pipeline_start(config.dtype) + stages
+    assert barriers >= tile_bytes(config.tile_m, config.tile_n, pipeline.SUMS[config.dtype])
+    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16 + 4
+
+
+def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
+    config = pipeline_tma.KERNEL.configs[0]
+    asked = problem("float16", 200, 136, 72)
+    a_map, a_rest, b_map, b_rest, end = pipeline_tma.KERNEL.tensor_maps(config, asked)
+    assert 2 * 128 + len(a_rest) + len(b_rest) + len(end) == pipeline_tma.PARAMETER_BLOCK_BYTES
+    depth = config.stages * 64  # all stages are waited for, though k is shorter
+    assert struct.unpack_from("<3i", a_rest, 64) == (200, depth, 1)
+    assert struct.unpack_from("<3i", b_rest, 64) == (depth, 136, 1)
+    assert (a_map.sizes, a_map.box) == ((72, 200, 1), (64, config.tile_m, 1))
+    assert (b_map.sizes, b_map.box) == ((136, 72, 1), (64, 8, 1))
+    narrow = next(config for config in pipeline_tma.KERNEL.configs if config.tile_n == 64)
+    _, _, b_map, *_ = pipeline_tma.KERNEL.tensor_maps(narrow, asked)
+    assert b_map.box == (64, 64, 1), "as wide as the swizzle: the whole tile at once"
+    (nothing,) = pipeline_tma.KERNEL.tensor_maps(config, problem("float16", 200, 136, 0))
+    assert nothing == bytes(pipeline_tma.PARAMETER_BLOCK_BYTES)

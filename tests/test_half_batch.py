@@ -10,10 +10,7 @@ import dxgemm
 from dxgemm.handwritten.kernels import half_batch
 from dxgemm.handwritten.kernels.half_batch import supports, variant
 from dxgemm.handwritten.parts.batch_lines import LONGEST_LINE, line_bytes
-from dxgemm.handwritten.parts.batch_store import (
-    rounded_line_bytes,
-    sum_line_bytes,
-)
+from dxgemm.handwritten.parts.batch_store import line_threads, rounded_line_bytes, sum_line_bytes
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 
@@ -124,3 +121,7 @@ def test_sums_are_added_to_c_and_rounded_once(home, kind):
             home.send(a), home.send(b), sent, 2.0, -1.0, implementation=("half_batch", config)
         )
         assert (home.fetch(sent).astype(float) == exact).all()
+
+
+def test_threads_that_store_a_line_are_a_power_of_two():
+    assert [line_threads(pieces) for pieces in (8, 24, 32, 72)] == [8, 16, 32, 32]
