@@ -1,5 +1,7 @@
 """G12: the same bits each time; with batch_invariant=True a row's whatever the number of rows."""
 
+import math
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
@@ -416,3 +418,20 @@ def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
     environment = {"DXGEMM_CACHE_DIR": str(kernel_store().directory)}
     runs = {run_python(program, kind, str(device), **environment) for device in devices}
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("n, k", SIZES)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_no_other_order_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
+    give_table(H200, {})
+    problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
+    least = defaultdict(lambda: [math.inf] * len(problems))
+    for place, problem in enumerate(problems):
+        (times,) = time_candidates(problem, H200, legality.legal_kernels(problem, H200))
+        for row, us in zip(times.columns.rows, times.us.tolist(), strict=True):
+            if not row.fill and row.implementation.is_own:
+                each = least[row.implementation.order_of_sums(row.config)]
+                each[place] = min(each[place], us)
+    mine = least.pop(order_of(problem_of(kind, 77, n, k)))
+    for other in least.values():
+        assert any(a <= b for a, b in zip(mine, other))

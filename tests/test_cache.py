@@ -258,7 +258,8 @@ def test_a_process_killed_while_saving_leaves_a_miss_that_is_cleaned_up(run_pyth
 def test_the_key_tells_kernels_apart_but_not_processes(run_python):
     program = """
 from dxgemm.lower.ahead import kernel_specs
-keys = [spec.key(arch) for spec in kernel_specs(("float32", "float64")) for arch in ("sm_80", "sm_90a")]
+specs = kernel_specs(("float32", "float64"))
+keys = [spec.key(arch) for spec in specs for arch in ("sm_80", "sm_90a")]
 assert len(set(keys)) == len(keys)
 print(*keys)
 """

@@ -35,9 +35,10 @@ CONFIGS_AND_DTYPES = [
 @pytest.mark.parametrize("config, dtype", CONFIGS_AND_DTYPES, ids=str)
 def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config, dtype):
     blocks = config.min_blocks(dtype)
-    assert blocks * config.threads <= 1024
+    assert config.threads >= 32 and blocks * config.threads <= 1024
     assert blocks * (config.smem_bytes(dtype) + 1024) <= 228 << 10
-    assert config.smem_bytes(dtype) % 16 == 0
+    tile_bytes = config.tile_bytes(dtype) if hasattr(config, "tile_bytes") else 16
+    assert config.smem_bytes(dtype) % 16 == tile_bytes % 16 == 0
 
 
 SMALL = small_batch.Config(tile_m=8, tile_n=8, tile_k=8, thread_m=2, thread_n=4, matrices=16)
