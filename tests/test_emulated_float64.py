@@ -47,15 +47,12 @@ def test_sums_stay_below_half_the_product_of_the_moduli(count):
             assert bits == moduli.MOST_BITS or 2 * k * 4 ** (bits + 1) >= product * (1 - 2**-31)
 
 
-def test_the_number_of_moduli_keeps_53_bits_unless_one_is_named():
+def test_moduli_keep_53_bits_and_sums_fit_int32() -> None:
     for k in (1, 64, 1024, 8192, moduli.LONGEST_K):
         problem = contiguous_problem("float64", 8, 8, k, precision="emulated")
         count = moduli.moduli_count(problem)
         assert moduli.operand_bits(count, k) >= 53 > moduli.operand_bits(count - 1, k)
         assert moduli.moduli_count(replace(problem, precision="emulated12")) == 12
-
-
-def test_sums_of_the_longest_k_fit_int32():
     assert moduli.LONGEST_K * max(m // 2 for m in moduli.MODULI if m % 2) ** 2 < 2**31
 
 
