@@ -8,15 +8,13 @@ rule of the tests allows (tests/oracle/compare.py), where above 1 is wrong. Of t
 one call's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from cases import SMOKE, Call, Case, Operands, own
-from measuring import OWN, Found, Row, bench, fields, first_times
+from measuring import OWN, Found, Row, bench, first_times
 from oracle.compare import compare
 from oracle.inputs import random
 from oracle.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
@@ -29,21 +27,12 @@ from dxgemm.problem.define import contiguous_problem
 
 LINES = 6 if SMOKE else 256  # m and n
 DEPTHS = (8,) if SMOKE else (64, 256, 1024, 4096, 16384)
-ACCURACY_KINDS = ("float32",) if SMOKE else FLOAT_KINDS
-
-
-def uniform(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    return rng.random(shape).astype(numpy_dtype(dtype))
-
-
-DATA: dict[str, Callable[..., np.ndarray]] = {"normal": random, "uniform": uniform}
-
 home = LIBRARIES["numpy" if SMOKE else "cupy"]
 
 
 @dataclass(frozen=True)
 class AccuracyCase(Case):
-    """One product; `kind` is a name from `tests/oracle/kinds.py`."""
+    """One product; `kind` is a name from `tests/oracle/kinds.py`, `data` "normal" or "uniform"."""
 
     kind: str = ""
     data: str = ""
@@ -51,13 +40,19 @@ class AccuracyCase(Case):
     def __str__(self) -> str:
         return f"{self.kind}-{self.data}-{self.k}"
 
+    def tiny(self) -> Any:
+        return self  # is tiny already
+
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         """a and b on the host, and on the device, with b by the order of its storage."""
-        shapes, own_rng = ((LINES, self.k), (self.k, LINES)), np.random.default_rng(0)
-        a, b = (DATA[self.data](own_rng, shape, self.dtype) for shape in shapes)
-        x = Operands(host=(a, b), a=home.send(a), b=home.send(b))
-        x.b_by_columns = home.send(np.ascontiguousarray(b.T)).T
-        return x
+        rng = np.random.default_rng(0)
+        fill = random if self.data == "normal" else lambda rng, shape, _: rng.random(shape)
+        a, b = (
+            fill(rng, shape, self.dtype).astype(numpy_dtype(self.dtype))
+            for shape in ((LINES, self.k), (self.k, LINES))
+        )
+        b_by_columns = home.send(np.ascontiguousarray(b.T)).T
+        return Operands(host=(a, b), a=home.send(a), b=home.send(b), b_by_columns=b_by_columns)
 
     def expected(self, x: Operands) -> Reference:
         return product(*x.host, self.precision)
@@ -91,16 +86,15 @@ def in_either_layout(implementation: str | None) -> Callable[[Case, Operands], d
     return make
 
 
-def names_of(kind: str) -> list[str]:
+def variants(case: AccuracyCase) -> dict[str, Any]:
     """Implementations that compute a kind in its own arithmetic, the baseline last.
 
     float32 kernels serve where reduced precision is permitted; they are shown as float32 only.
     """
-    wanted = KINDS[kind]
-    rows = contiguous_problem(
-        wanted.dtype, LINES, LINES, LINES, out_dtype=wanted.out_dtype, precision=wanted.precision
-    )
-    names = []
+    wanted = KINDS[case.kind]
+    options = {"out_dtype": wanted.out_dtype, "precision": wanted.precision}
+    rows = contiguous_problem(wanted.dtype, LINES, LINES, LINES, **options)
+    names: list[str | None] = [None]
     for implementation in dxgemm.implementations():
         problems = (rows, replace(rows, b=rows.b.transposed()))
         computes = any(implementation.supports(problem) is None for problem in problems)
@@ -109,26 +103,11 @@ def names_of(kind: str) -> list[str]:
         has_configs = bool(implementation.configs(wanted.dtype))  # some have none on the simulator
         if not implementation.is_own or (has_configs and computes and not is_plain):
             names.append(implementation.name)
-    return [OWN, *names]
-
-
-def list_rows() -> list[Row]:
-    rows = []
-    for kind in ACCURACY_KINDS:
-        names = {name: in_either_layout(None if name == OWN else name) for name in names_of(kind)}
-        wanted = KINDS[kind]
-        problem = {"dtype": wanted.dtype, "precision": wanted.precision, "kind": kind}
-        problem |= {"m": LINES, "n": LINES}
-        if wanted.out_dtype != wanted.dtype:
-            problem["result_dtype"] = wanted.out_dtype
-        rows += [
-            Row(AccuracyCase(**problem, k=k, data=data), names) for data in DATA for k in DEPTHS
-        ]
-    return rows
+    return {name or OWN: in_either_layout(name) for name in names}
 
 
 def measure_errors(row: Row) -> Found:
-    found = first_times(row.case, row.variants)
+    found = first_times(row.case, row.timed)
     for one in found.values():
         one.samples_s = [one.call_s]
     return found
@@ -136,8 +115,18 @@ def measure_errors(row: Row) -> Found:
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     choice = found[name].explanation.choice
-    more = {"answered_by": choice.implementation, "slices": choice.slices}
-    return fields(row, name, found, ()) | {"implementation": name} | more
+    answered = {"answered_by": choice.implementation, "slices": choice.slices}
+    return {"implementation": name, "vs_cublas": None, **answered}
 
 
-bench_accuracy = bench(list_rows(), describe, measuring=measure_errors)
+CASES = [
+    AccuracyCase(
+        of.dtype, LINES, LINES, k, precision=of.precision, kind=kind, data=data,
+        result_dtype=of.out_dtype if of.out_dtype != of.dtype else None,
+    )
+    for kind in (("float32",) if SMOKE else FLOAT_KINDS)
+    for of in [KINDS[kind]]
+    for data in ("normal", "uniform")
+    for k in DEPTHS
+]  # fmt: skip
+bench_accuracy = bench(CASES, variants, more=describe, measuring=measure_errors)

@@ -1,15 +1,13 @@
 """Start of a new process: import, first call, kernels.
 
-Every sample is a process of its own, see `fresh_process.py`. Of imports and first calls the first
-is not counted, so that files come from the page cache and byte code is compiled; it also fills the
-warm kernel cache. A cold kernel cache is an empty folder for every process, and so is that beside a
-wheel, of which a folder with its files is installed. Long builds are sampled once or twice: a
-kernel of `pipeline` in one process, then the same with an epilogue, for which the device functions
-of cuBLASDx are kept; a kernel of nvmath.device for one shape, up to its first result; the float32
-kernels of `tuned`, in as many processes as there are CPUs; and `dxgemm demo`.
+Every sample is a process of its own. Of imports and first calls the first is not counted, so that
+files come from the page cache and byte code is compiled; it also fills the warm kernel cache. A
+cold kernel cache is an empty folder for every process, and so is that beside a wheel, of which a
+folder with its files is installed. Long builds are sampled once or twice: a kernel of `pipeline` in
+one process, then the same with an epilogue, for which the device functions of cuBLASDx are kept; a
+kernel of nvmath.device for one shape, up to its first result; the float32 kernels of `tuned`, in as
+many processes as there are CPUs; and `dxgemm demo`.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -17,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
@@ -27,48 +25,61 @@ from typing import Any
 
 from cases import SMOKE
 from measuring import OWN, Found, Measured, Row, bench
+from provenance import REPOSITORY
 
 from dxgemm.errors import MissingPackageError
 
 ROUNDS, UNCOUNTED = (1, 0) if SMOKE else (3, 1)
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
+HOME = "numpy" if SMOKE else "cupy"
 SIZE = 8 if SMOKE else 1024
-IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
 FIRST_CALLS = [OWN] if SMOKE else ["coalesced", OWN]
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 EPILOGUES = () if SMOKE else ("relu", "gelu")
 ARCH = "sm_90a"  # of the pipeline
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
-# Sums of products of such integers are exact.
+# A process: seconds of a step, what it set `returned` to, the compilers that it brought into the
+# process, and why it cannot be taken here. What the setup brought counts neither as time nor as
+# loaded.
+PROCESS = r"""
+import json, re, sys, time
+from pathlib import Path
+def loaded():
+    libraries = r"lib(?:nvrtc|nvvm|nvJitLink|mathdx|llvmlite)\b[^/\s]*"
+    found = re.findall(libraries, Path("/proc/self/maps").read_text())
+    return {"numba", "nvmath"} & sys.modules.keys() | set(found)
+setup, step, check = sys.argv[1:]
+names = {"returned": None, "unavailable": None}
+exec(setup, names)
+before, start = loaded(), time.perf_counter()
+exec(step, names)
+found = {"seconds": time.perf_counter() - start, "loaded": sorted(loaded() - before)}
+exec(check, names)
+print(json.dumps({**found, **{name: names[name] for name in ("returned", "unavailable")}}))
+"""
+# Operands, sums of products of which are exact, in a library that has a context; and their check.
 OPERANDS = f"""
 import numpy as np
 rng = np.random.default_rng(0)
-a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{}}") for _ in range(3))
-expected, wait, fetch = a @ b, lambda: None, lambda: out
+a, b, out = (rng.integers(-3, 4, ({SIZE}, {SIZE})).astype("{{dtype}}") for _ in range(3))
+expected, wait = a @ b, lambda: None
+{{upload}}
+wait()
 """
-# Operands on the GPU, and the library's context.
 UPLOADS = {
     "numpy": "",
-    "cupy": """
-import cupy
+    "cupy": """import cupy
 a, b, out = map(cupy.asarray, (a, b, out))
-wait, fetch = cupy.cuda.Device().synchronize, lambda: out.get()
-wait()
-""",
-    "torch": """
-import torch
+wait = cupy.cuda.Device().synchronize""",
+    "torch": """import torch
 a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
-wait, fetch = torch.cuda.synchronize, lambda: out.cpu()
-wait()
-""",
+wait = torch.cuda.synchronize""",
 }
-GEMM = """
-import dxgemm
-dxgemm.gemm(a, b, out=out, implementation={!r})
-wait()
+GEMM = "import dxgemm\ndxgemm.gemm(a, b, out=out, implementation={!r})\nwait()"
+CHECK = """
+found = out.get() if hasattr(out, "get") else np.asarray(out.cpu() if hasattr(out, "cpu") else out)
+np.testing.assert_array_equal(found, expected)
 """
-CHECK = "np.testing.assert_array_equal(fetch(), expected)"
 NVMATH = """
 try:
     from nvmath_pipeline import nvmath_pipeline
@@ -96,7 +107,7 @@ class Start:
 
     Attributes:
         step: its name in the results.
-        code: setup, step and check, as `fresh_process.py` takes them.
+        code: setup, step and check.
         cache: kernel cache: "warm", "cold", or "wheel", an empty one beside an installed wheel.
         problem: fields of the results.
         is_long: True if it is sampled once.
@@ -105,7 +116,7 @@ class Start:
     step: str
     code: Sequence[str] = ()
     cache: str = "warm"
-    problem: Mapping[str, Any] = field(default_factory=dict)
+    problem: dict[str, Any] = field(default_factory=dict)
     is_long: bool = False
 
     def __str__(self) -> str:
@@ -113,71 +124,59 @@ class Start:
 
 
 def problem_of(dtype: str, implementation: str) -> dict[str, Any]:
-    return {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
+    return {"dtype": dtype, "implementation": implementation, **dict.fromkeys("mnk", SIZE)}
 
 
-def first_call(step: str, cache: str, library: str, dtype: str, implementation: str) -> Start:
+def first_call(cache: str, library: str, dtype: str, implementation: str, more: str = "") -> Start:
     """The first gemm, after the library, its context and the operands."""
-    named = None if implementation == OWN else implementation
-    code = OPERANDS.format(dtype) + UPLOADS[library], GEMM.format(named), CHECK
+    step = {"wheel": "first call, wheels"}.get(cache, f"first call, {cache} cache") + more
+    gemm = GEMM.format(None if implementation == OWN else implementation)
+    code = OPERANDS.format(dtype=dtype, upload=UPLOADS[library]), gemm, CHECK
     return Start(step, code, cache, problem_of(dtype, implementation))
 
 
 def list_starts() -> list[Start]:
-    home = "numpy" if SMOKE else "cupy"
-    starts = [Start(each, ("import numpy", each, "")) for each in IMPORTS]
-    calls = list(product(DTYPES, FIRST_CALLS))
-    if not SMOKE:  # the simulator loads no kernels
-        starts += [first_call("first call, wheels", "wheel", home, *call) for call in calls]
-        # Before NumPy's there is no CUDA context.
-        starts += [
-            first_call(f"first call, wheels, {library}", "wheel", library, "float32", OWN)
-            for library in ("torch", "numpy")
-            if find_spec(library)
-        ]
-    starts += [
-        first_call(f"first call, {cache} cache", cache, home, *call)
-        for cache in (("cold",) if SMOKE else ("warm", "cold"))
-        for call in calls
+    steps = "import dxgemm", "from dxgemm import gemm"
+    starts = [Start(each, ("import numpy", each, "")) for each in steps]
+    caches = ["cold"] if SMOKE else ["wheel", "warm", "cold"]
+    starts += [first_call(c, HOME, d, name) for c, d, name in product(caches, DTYPES, FIRST_CALLS)]
+    if SMOKE:  # the simulator loads no kernels, and builds none
+        return starts
+    for library in filter(find_spec, ("torch", "numpy")):  # before NumPy's there is no CUDA context
+        starts.append(first_call("wheel", library, "float32", OWN, f", {library}"))
+    path = f"\nimport sys, dxgemm\nsys.path.append({str(REPOSITORY / 'examples')!r})"
+    code = OPERANDS.format(dtype="float64", upload=UPLOADS["cupy"]) + path, NVMATH, ""
+    problem = problem_of("float64", "nvmath.device")
+    tuned = {"dtype": "float32", "implementation": "tuned"}
+    return [
+        *starts,
+        Start("nvmath.device pipeline, one shape", code, "cold", problem, is_long=True),
+        Start("build ahead", ("import dxgemm", BUILD, ""), "cold", tuned, is_long=True),
     ]
-    if not SMOKE:  # nor builds any
-        path = f"\nimport sys, dxgemm\nsys.path.append({str(EXAMPLES)!r})"
-        code = OPERANDS.format("float64") + UPLOADS["cupy"] + path, NVMATH, ""
-        step, problem = "nvmath.device pipeline, one shape", problem_of("float64", "nvmath.device")
-        starts.append(Start(step, code, "cold", problem, is_long=True))
-        problem = {"dtype": "float32", "implementation": "tuned"}
-        code = "import dxgemm", BUILD, ""
-        starts.append(Start("build ahead", code, "cold", problem, is_long=True))
-    return starts
 
 
-def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
-    """Environment of a new process; `cache` is its kernel cache."""
-    environment = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
-    environment["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
-    return environment
-
-
-def run_fresh(
-    cache: Path, code: Sequence[str], simulator: bool = SMOKE, path: Path | None = None
-) -> dict[str, Any]:
-    """Run one step in a new process, where packages in the folder `path` are installed too."""
-    environment = environment_with(cache, simulator)
+def environment(cache: Path, simulator: bool = SMOKE, path: Path | None = None) -> dict[str, str]:
+    """Environment of a new process, with a kernel cache, and a folder of installed packages."""
+    found = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
+    found["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
     if path:
-        known = environment.get("PYTHONPATH", "")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, str(path))))
-    command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *code]
+        found["PYTHONPATH"] = os.pathsep.join([*filter(None, [found.get("PYTHONPATH")]), str(path)])
+    return found
+
+
+def run_fresh(code: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Run one step in a new process."""
+    command = [sys.executable, "-c", PROCESS, *code]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
 
 def measured(samples: Sequence[dict[str, Any]]) -> Measured:
-    last = samples[-1]
-    facts = {"loaded": last["loaded"]}
-    if last.get("returned"):
-        facts["kernels" if isinstance(last["returned"], int) else "kernel"] = samples[0]["returned"]
+    facts, returned = {"loaded": samples[-1]["loaded"]}, samples[0].get("returned")
+    if returned:
+        facts["kernels" if isinstance(returned, int) else "kernel"] = returned
     return Measured(samples_s=[sample["seconds"] for sample in samples], facts=facts)
 
 
@@ -187,7 +186,7 @@ def measure_start(row: Row) -> Found:
         for number in range(1 if start.is_long else UNCOUNTED + ROUNDS):
             folder = Path(name, str(number) if start.cache == "cold" else "kernels")
             path = wheel() if start.cache == "wheel" else None
-            samples.append(run_fresh(folder, start.code, path=path))
+            samples.append(run_fresh(start.code, environment(folder, path=path)))
         is_built = start.cache == "wheel" and folder.exists() and any(folder.iterdir())
     if samples[0]["unavailable"]:
         return {OWN: Measured(refusal=samples[0]["unavailable"])}
@@ -227,27 +226,27 @@ def measure_pipeline(row: Row) -> Found:
         try:
             library()
         except MissingPackageError as error:
-            return {name: Measured(refusal=str(error)) for name in row.shown}
-    codes = [SPEC.format(*PIPELINE)]
-    codes += [
-        f"{codes[0]}spec = replace(spec, epilogue=Fusion((epilogues.{name},), ()))"
-        for name in EPILOGUES
+            return {name: Measured(refusal=str(error)) for name in row.variants}
+    spec = SPEC.format(*PIPELINE)
+    codes = [
+        f"{spec}spec = replace(spec, epilogue=Fusion((epilogues.{e},), ()))" for e in EPILOGUES
     ]
     with tempfile.TemporaryDirectory() as cache:
-        samples = [run_fresh(Path(cache), (code, KERNEL, ""), False) for code in codes]
+        given = environment(Path(cache), simulator=False)
+        samples = [run_fresh((code, KERNEL, ""), given) for code in [spec, *codes]]
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
     parts = samples[:1], samples[1:]
-    return {name: measured(part) for name, part in zip(row.shown, parts)}
+    return {name: measured(part) for name, part in zip(row.variants, parts)}
 
 
 def measure_demo(row: Row) -> Found:
     """`dxgemm demo` with an empty cache, to its first result and to its end."""
     if SMOKE:
-        return dict.fromkeys(row.shown, Measured(refusal="the simulator builds no kernels"))
+        return dict.fromkeys(row.variants, Measured(refusal="the simulator builds no kernels"))
     command = [sys.executable, "-m", "dxgemm", "demo"]
     with tempfile.TemporaryDirectory() as cache:
-        start, environment = time.perf_counter(), environment_with(Path(cache))
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        start, given = time.perf_counter(), environment(Path(cache))
+        with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, text=True) as demo:
             assert demo.stdout is not None
             assert "digits right" in demo.stdout.readline()
             first_s = time.perf_counter() - start
@@ -255,18 +254,21 @@ def measure_demo(row: Row) -> Found:
         seconds = first_s, time.perf_counter() - start
     assert demo.returncode == 0
     found = ([{"seconds": each, "loaded": []}] for each in seconds)
-    return dict(zip(row.shown, map(measured, found)))
+    return dict(zip(row.variants, map(measured, found)))
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    one, step = found[name], row.case.step if name == OWN else name
-    return {"step": step, "seconds": one.seconds, **row.case.problem, **one.facts}
+    step = row.case.step if name == OWN else name
+    return {"step": step, "seconds": found[name].seconds, **row.case.problem}
 
 
-PIPELINE_START = Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))
-PIPELINE_STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"]
-PIPELINE_STEPS = PIPELINE_STEPS[:1] if SMOKE else PIPELINE_STEPS
-DEMO_STEPS = ["demo, first result", "demo, cold cache"]
-bench_start = bench([Row(each, shown=[OWN]) for each in list_starts()], describe, measure_start)
-bench_pipeline = bench([Row(PIPELINE_START, shown=PIPELINE_STEPS)], describe, measure_pipeline)
-bench_demo = bench([Row(Start("demo"), shown=DEMO_STEPS)], describe, measure_demo)
+PIPELINES = [Start("pipeline", problem=dict(zip(("implementation", "dtype"), PIPELINE)))]
+STEPS = ["pipeline kernel, cold cache", "pipeline kernel, new epilogue"][: 1 + bool(EPILOGUES)]
+DEMO = ["demo, first result", "demo, cold cache"]
+bench_start = bench(list_starts(), {OWN: None}, describe=describe, measuring=measure_start)
+bench_pipeline, bench_demo = (
+    bench(starts, dict.fromkeys(steps), describe=describe, measuring=measuring)
+    for starts, steps, measuring in (
+        (PIPELINES, STEPS, measure_pipeline), ([Start("demo")], DEMO, measure_demo),
+    )
+)  # fmt: skip

@@ -8,14 +8,12 @@ least of many noisy times is too small. `regret` is the choice's new time over t
 `vs_cublas` that of cuBLAS, with a kernel behind it for the epilogue, over the choice's.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import islice
 from typing import Any
 
 from cases import SMOKE, to_dtype
-from measuring import CUBLAS, OWN, Found, Measured, Row, bench, fastest, ratio, timer
+from measuring import CUBLAS, OWN, Found, Measured, Row, bench, fastest, timer
 
 import dxgemm
 from dxgemm.choice.selection import choose
@@ -68,7 +66,7 @@ def measure_choice(row: Row) -> Found:
     baseline = cublas_sampler(bench, row.case)
     finalists |= {CUBLAS: baseline} if baseline else {}
     found = sampled(finalists, 1 if SMOKE else FINAL_ROUNDS)
-    found[choice].facts = {"best": best, "chosen": chosen, "flops": problem.flops}
+    found[choice].facts = {"best": best, "chosen": chosen}
     return {**found, OWN: found[choice]}
 
 
@@ -79,14 +77,11 @@ def sampled(samplers: dict[str, Any], rounds: int) -> dict[str, Measured]:
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     workload, one = row.case, found[name]
-    chosen, best = one.facts["chosen"], one.facts["best"]
+    chosen, best, seconds = one.facts["chosen"], one.facts["best"], one.seconds
+    one.facts = {}
+    fields = ("dtype", "precision", "m", "n", "k", "batch")
     return {
-        "dtype": workload.dtype,
-        "precision": workload.precision,
-        "m": workload.m,
-        "n": workload.n,
-        "k": workload.k,
-        "batch": workload.batch,
+        **{field: getattr(workload, field) for field in fields},
         "layout": f"{workload.layout}_row",
         "epilogue": "gelu_tanh" if workload.epilogue else "none",
         "implementation": chosen.implementation.name,
@@ -94,11 +89,10 @@ def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
         "slices": chosen.slices,
         "best": best,
         "predicted_us": chosen.us,
-        "gpu_us": 1e6 * one.seconds,
+        "gpu_us": 1e6 * seconds,
         "best_us": 1e6 * found[best].seconds,
-        "tflops": 1e-12 * one.facts["flops"] / one.seconds,
-        "regret": one.seconds / found[best].seconds,
-        "vs_cublas": ratio(found, CUBLAS, name),
+        "tflops": 1e-12 * workload.problem().flops / seconds,
+        "regret": seconds / found[best].seconds,
     }
 
 
@@ -106,35 +100,30 @@ def cublas_sampler(bench: Bench, workload: Workload) -> Sampler | None:
     """The time of cuBLAS, and of a kernel for the epilogue; None where cuBLAS cannot do it."""
     if SMOKE:
         return None
+    import torch
     from cupy_backends.cuda.libs.cublas import CUBLASError
 
+    options: Any = {"implementation": "cublas", "precision": workload.precision}
+
+    def call(a: Any, b: Any, out: Any) -> Any:
+        plan = dxgemm.plan(a, b, out=out, **options)
+        if not workload.epilogue:
+            return plan
+        result, gelu = torch.from_dlpack(out), torch.ops.aten.gelu.out
+        return lambda: (plan(), gelu(result, approximate="tanh", out=result))
+
     try:
-        plans = [
-            dxgemm.plan(a, b, out=out, implementation="cublas", precision=workload.precision)
-            for a, b, out in bench.operands
-        ]
-        plans[0]()
+        calls = [call(*operands) for operands in bench.operands]
+        calls[0]()
     except (dxgemm.errors.DxgemmError, CUBLASError):
         return None
-    if not workload.epilogue:
-        return Sampler(plans, timer())
-    import torch
-
-    def with_gelu(plan: Any, out: Any) -> Any:
-        result = torch.from_dlpack(out)
-
-        def call() -> None:
-            plan()
-            torch.ops.aten.gelu.out(result, approximate="tanh", out=result)
-
-        return call
-
-    calls = [with_gelu(plan, out) for plan, (_, _, out) in zip(plans, bench.operands, strict=True)]
     return Sampler(calls, timer())
 
 
 bench_choice_regret = bench(
-    [Row(workload, shown=[OWN]) for workload in list_workloads()],
-    describe,
+    list_workloads(),
+    {OWN: None},
+    describe=describe,
     measuring=measure_choice,
+    vs={"vs_cublas": CUBLAS},
 )

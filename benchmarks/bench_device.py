@@ -6,30 +6,29 @@ gelu(x @ w1) @ w2 in one kernel (examples/fused_mlp.py); `vs_two_calls` is the t
 `gemm`, the first with gelu as its epilogue, over the chain's.
 """
 
-from __future__ import annotations
-
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-import rivals  # noqa: F401  # which makes the examples importable
-from cases import SMOKE, Call, Case, Operands, own, to_dtype, widened, xp
-from measuring import Found, Row, bench, fastest, fields, ratio
+from cases import Call, Case, Operands, agree, grid, normal, own, returning, to_dtype, widened, xp
+from measuring import Found, Row, bench, fastest
 from numba import cuda
 
 import dxgemm
 from dxgemm.device.tile import KERNELS
-from dxgemm.errors import WrongResultError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.runtime.device import device_facts
 
-EXAMPLE = import_module("fused_mlp")  # of a folder that rivals.py adds to the path
-CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
-TILE, IN_TURN, GEMM = "tile", "tiles in turn", "gemm"
+EXAMPLE = import_module("fused_mlp")  # of a folder that cases.py adds to the path
+TILE, IN_TURN, GEMM, CALLS = "tile", "tiles in turn", "gemm", "two calls"
 CHAINS = ("chain 64x128 wgmma", "chain 128x128 wgmma", "chain 128x256 wgmma")
-CALLS = "two calls"
-TOLERANCE = {2: 1e-2, 4: 1e-5}  # of a result's norm, by the bytes of an element
+TILES = [
+    ("float32", "row_row_row", 128, 128), ("float32", "row_col_row", 128, 64),
+    ("float64", "row_row_row", 64, 128), ("float16", "row_row_row", 128, 128),
+    ("bfloat16", "row_col_row", 64, 128), ("bfloat16", "row_row_row", 128, 128, "wgmma"),
+    ("bfloat16", "row_row_row", 128, 256, "wgmma"), ("bfloat16", "row_col_row", 128, 256, "wgmma"),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,14 +39,16 @@ class TileCase(Case):
     tile_n: int = 32
     instruction: str | None = None
 
-    def __str__(self) -> str:
-        name = f"-{self.instruction}" if self.instruction else ""
-        return f"{super().__str__()}-{self.tile_m}x{self.tile_n}{name}"
+    def tiny(self) -> Any:
+        return TileCase(self.dtype, 9, 5, 3, self.arrangement)
 
 
 @cache
-def make_product(case: TileCase) -> Any:
-    """The tile of a case, and a kernel that stores it."""
+def make_product(case: TileCase, is_in_turn: bool) -> Any:
+    """The tile of a case, and a kernel that stores it.
+
+    In turn, blocks compute several tiles, and fetch the next one while they store.
+    """
     a, b, _ = case.arrangement.split("_")
     tile = dxgemm.device.tile(
         case.dtype, case.tile_m, case.tile_n, a=a, b=b, out=case.out_dtype,
@@ -60,27 +61,6 @@ def make_product(case: TileCase) -> Any:
         acc = tile.accumulator()
         tile.product(acc, a, b, row, col)
         tile.store(acc, out, row, col)
-
-    return tile, product
-
-
-def tile_call(case: TileCase, x: Operands) -> Call:
-    tile, product = make_product(replace(case, m=0, n=0, k=0))
-    return into(x.out, tile.plan(product, tile.blocks(case.m, case.n), x.a, x.b, x.out))
-
-
-def into(out: Any, queue: Call) -> Call:
-    def call() -> Any:
-        queue()
-        return out
-
-    return call
-
-
-@cache
-def make_in_turn(case: TileCase) -> Any:
-    """The same for blocks that compute several tiles, and fetch the next one while they store."""
-    tile, _ = make_product(case)
 
     @cuda.jit
     def in_turn(a, b, tiles, out):
@@ -96,50 +76,32 @@ def make_in_turn(case: TileCase) -> Any:
                 tile.fetch(a, b, row, col)
             tile.store(acc, out, old_row, old_col)
 
-    return tile, in_turn
+    return tile, in_turn if is_in_turn else product
+
+
+def tile_call(case: TileCase, x: Operands) -> Call:
+    tile, product = make_product(replace(case, m=0, n=0, k=0), False)
+    plan = tile.plan(product, tile.blocks(case.m, case.n), x.a, x.b, x.out)
+    return returning(x.out, plan)
 
 
 def in_turn_call(case: TileCase, x: Operands) -> Call:
-    tile, in_turn = make_in_turn(replace(case, m=0, n=0, k=0))
+    tile, in_turn = make_product(replace(case, m=0, n=0, k=0), True)
     tiles = tile.blocks(case.m, case.n)
     grid = min(tiles, tile.min_blocks * device_facts(0).sm_count)
-    return into(x.out, tile.plan(in_turn, grid, x.a, x.b, tiles, x.out))
+    return returning(x.out, tile.plan(in_turn, grid, x.a, x.b, tiles, x.out))
 
 
 def gemm_call(case: TileCase, x: Operands) -> dxgemm.Plan:
     """`gemm` by the config of the tile; by its own choice if no kernel has that."""
     if case.instruction:
         return own()(case, x)
-    tile, _ = make_product(replace(case, m=0, n=0, k=0))
-    name = KERNELS[case.dtype].rpartition(".")[2]
-    return own((name, tile.config))(case, x)
+    tile, _ = make_product(replace(case, m=0, n=0, k=0), False)
+    return own((KERNELS[case.dtype].rpartition(".")[2], tile.config))(case, x)
 
 
-def describe_tile(row: Row, name: str, found: Found) -> dict[str, Any]:
-    return fields(row, name, found, vs_gemm=ratio(found, GEMM, name))
-
-
-def tile_rows() -> list[Row]:
-    if SMOKE:
-        case = TileCase("float32", 9, 5, 3)
-        return [Row(case, {TILE: tile_call, GEMM: gemm_call}, [TILE])]
-    kinds: list[tuple[Any, ...]] = [
-        ("float32", "row_row_row", 128, 128), ("float32", "row_col_row", 128, 64),
-        ("float64", "row_row_row", 64, 128), ("float16", "row_row_row", 128, 128),
-        ("bfloat16", "row_col_row", 64, 128), ("bfloat16", "row_row_row", 128, 128, "wgmma"),
-        ("bfloat16", "row_row_row", 128, 256, "wgmma"),
-        ("bfloat16", "row_col_row", 128, 256, "wgmma"),
-    ]  # fmt: skip
-    rows = []
-    for dtype, arrangement, *tile in kinds:
-        for size in ((4096, 4096, 4096), (1000, 1003, 517)):
-            names = ("tile_m", "tile_n", "instruction")
-            case = TileCase(dtype, *size, arrangement, **dict(zip(names, tile, strict=False)))
-            tiles = (
-                {TILE: tile_call, IN_TURN: in_turn_call} if case.instruction else {TILE: tile_call}
-            )
-            rows.append(Row(case, tiles | {GEMM: gemm_call}, [*tiles]))
-    return rows
+def tiles(case: TileCase) -> dict[str, Any]:
+    return {TILE: tile_call, **({IN_TURN: in_turn_call} if case.instruction else {})}
 
 
 @dataclass(frozen=True)
@@ -155,6 +117,9 @@ class ChainCase:
     def __str__(self) -> str:
         return f"{self.dtype}-{self.m}x{self.k}x{self.k1}x{self.n}"
 
+    def tiny(self) -> Any:
+        return ChainCase("float32", 9, 5, 3, 4)
+
     @property
     def flops(self) -> int:
         return 2 * self.m * self.k1 * (self.k + self.n)
@@ -162,18 +127,13 @@ class ChainCase:
     @property
     def bytes_moved(self) -> int:
         """x, w1 and w2 read once, the result written once."""
-        elements = self.m * (self.k + self.n) + self.k1 * (self.k + self.n)
-        return ITEM_SIZES[self.dtype] * elements
+        return ITEM_SIZES[self.dtype] * (self.m + self.k1) * (self.k + self.n)
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         sizes = {"x": (self.m, self.k), "w1": (self.k, self.k1), "w2": (self.k1, self.n)}
-        drawn = {
-            name: to_dtype(rng.standard_normal(size, dtype="float32") / 8, self.dtype)
-            for name, size in sizes.items()
-        }
-        new = {"hidden": (self.m, self.k1), "out": (self.m, self.n)}
-        zeros = {name: to_dtype(xp.zeros(size, "f4"), self.dtype) for name, size in new.items()}
-        return Operands(**drawn, **zeros)
+        sizes |= {"hidden": (self.m, self.k1), "out": (self.m, self.n)}
+        drawn = {name: normal(rng, size, "float32") / 8 for name, size in sizes.items()}
+        return Operands(**{name: to_dtype(array, self.dtype) for name, array in drawn.items()})
 
     def expected(self, x: Operands) -> Any:
         return EXAMPLE.gelu_on_arrays(widened(x.x) @ widened(x.w1), xp) @ widened(x.w2)
@@ -181,9 +141,7 @@ class ChainCase:
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
         x.out[...] = 0
         call()
-        error = xp.linalg.norm(widened(x.out) - expected)
-        if not error <= TOLERANCE[ITEM_SIZES[self.dtype]] * xp.linalg.norm(expected):
-            raise WrongResultError(f"{name} gives a wrong result for {self}")
+        Case.require(self, agree(x.out, expected, self.dtype), name)  # type: ignore[arg-type]
         return {}
 
 
@@ -200,35 +158,34 @@ def chain_call(name: str) -> Any:
     return make
 
 
+def chains(case: ChainCase) -> dict[str, Any]:
+    return {name: chain_call(name) for name in (CHAINS if case.m > 9 else ["chain 8x32"])}
+
+
 def two_calls(case: ChainCase, x: Operands) -> Call:
     call: Call = EXAMPLE.plan_two_calls(x.x, x.w1, x.w2, x.hidden, x.out)
     return call
 
 
 def describe_chain(row: Row, name: str, found: Found) -> dict[str, Any]:
-    seconds = found[name].seconds
-    return asdict(row.case) | {
-        "implementation": name,
-        "is_fastest": fastest(found, [each for each in row.variants if each != CALLS]) == name,
-        "gpu_us": 1e6 * seconds,
-        "tflops": 1e-12 * row.case.flops / seconds,
-        "vs_two_calls": ratio(found, CALLS, name),
-    }
+    return {"implementation": name, "is_fastest": fastest(found, row.variants) == name}
 
 
-def chain_rows() -> list[Row]:
-    if SMOKE:
-        names, cases = ["chain 8x32"], [ChainCase("float32", 9, 5, 3, 4)]
-    else:
-        names = [*CHAINS]
-        cases = [
-            ChainCase("bfloat16", 16384, width, k1, width)
-            for k1 in (128, 256)
-            for width in (64, 128, 256, 512)
-        ]
-    variants = {name: chain_call(name) for name in names} | {CALLS: two_calls}
-    return [Row(case, variants, names) for case in cases]
-
-
-bench_tile = bench(tile_rows(), describe_tile, budget_s=CASE_S)
-bench_chain = bench(chain_rows(), describe_chain, budget_s=CASE_S)
+FIELDS = ("dtype", "arrangement", "tile_m", "tile_n", "instruction")
+KINDS = [dict(zip(FIELDS, kind)) for kind in TILES]
+WIDTHS = [(k1, width) for k1 in (128, 256) for width in (64, 128, 256, 512)]
+bench_tile = bench(
+    grid(TileCase, of=KINDS, size=[4096, (1000, 1003, 517)]),
+    tiles,
+    {GEMM: gemm_call},
+    vs={"vs_gemm": GEMM},
+    budget_s=0.1,
+)
+bench_chain = bench(
+    [ChainCase("bfloat16", 16384, width, k1, width) for k1, width in WIDTHS],
+    chains,
+    {CALLS: two_calls},
+    describe_chain,
+    vs={"vs_two_calls": CALLS},
+    budget_s=0.1,
+)

@@ -5,70 +5,90 @@ promoted. It takes multiples of 16 and K-major operands alone: where a case has 
 that of padded or transposed copies and the product. Results are bfloat16.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from cases import SMOKE, Call, Case, Operands, normal, same, stored, xp
-from measuring import OWN, Found, Row, Variants, bench, fields, ratio
+import numpy as np
+from cases import SMOKE, Call, Case, Operands, grid, normal, same, stored, torch, xp
+from measuring import OWN, bench
 from oracle import inputs
-from rivals import torch
 
 import dxgemm
 
-CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
 RIVAL = "torch._scaled_mm"
 DTYPE, BLOCK = "float8_e4m3fn", 128
-TN, LAYOUTS = "row_col_row", ("row_row_row", "col_row_row", "col_col_row")
-SQUARES = (512, 1024, 2048, 4096, 8192)
-SHAPES = (
+LAYOUTS = ["row_row_row", "col_row_row", "col_col_row"]
+TN = {"dtype": DTYPE, "arrangement": "row_col_row"}
+SIZES = [
+    512, 1024, 2048, 4096, 8192,
     (2048, 5120, 5120), (1576, 3072, 768), (512, 2560, 2560), (300, 6144, 4096), (16, 5120, 5120),
     (8192, 1280, 8192), (4096, 14336, 4096), (8192, 8192, 1024), (1536, 18944, 3584),
     (1024, 1024, 8192), (64, 12288, 4096), (128, 7168, 2048),
-)  # fmt: skip
-ODD = ((2187, 2187, 2187), (4095, 4095, 4095), (1000, 3001, 1003))
+]  # fmt: skip
+ODD = [2187, 4095, (1000, 3001, 1003)]
 
 
 @dataclass(frozen=True)
 class Float8Case(Case):
-    """A product with scales of "tensor", "row" (and column) or "block" kind."""
+    """A product with scales of "tensor", "row" (and column) or "block" kind.
+
+    Attributes:
+        sizes: rows of a of each group, which has a matrix of b (groups, k, n), if there are groups.
+    """
 
     scales: str = "tensor"
+    sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{super().__str__()}-{self.scales}"
+        groups = f"-{len(self.sizes)}_groups" if self.sizes else ""
+        return f"{Case.__str__(replace(self, sizes=()))}{groups}"
+
+    def tiny(self) -> Any:
+        return replace(self, m=6, n=5, k=132, sizes=(2, 0, 4) if self.sizes else ())
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         fill = inputs.integers if is_exact else normal
-        orders, (a_shape, b_shape, out_shape) = self.arrangement.split("_"), self.shapes
-        a = to_dtype(stored(fill(rng, a_shape, "float32"), orders[0]), DTYPE)
-        b = to_dtype(stored(fill(rng, b_shape, "float32"), orders[1]), DTYPE)
-        out = to_dtype(xp.zeros(out_shape, "float32"), "bfloat16")
-        k_blocks, n_blocks = -(-self.k // BLOCK), -(-self.n // BLOCK)
-        shapes = {
-            "tensor": ((1,), (1,)),
-            "row": ((self.m, 1), (1, self.n)),
-            # As cuBLASLt takes them: rows of a are neighbours, and blocks of k of b.
-            "block": ((k_blocks, self.m), (n_blocks, k_blocks)),
-        }[self.scales]
+        orders, groups = self.arrangement.split("_"), [len(self.sizes)] if self.sizes else []
+        a = to_dtype(stored(fill(rng, (self.m, self.k), "float32"), orders[0]), DTYPE)
+        b = to_dtype(stored(fill(rng, (*groups, self.k, self.n), "float32"), orders[1]), DTYPE)
+        out = to_dtype(xp.zeros((self.m, self.n), "float32"), "bfloat16")
+        is_block = self.scales == "block"
+        # As cuBLASLt takes them: rows of a are neighbours, and blocks of k of b.
+        blocks, wide = (-(-self.k // BLOCK), -(-self.n // BLOCK)) if is_block else (1, self.n)
+        shapes: list[tuple[int, ...]] = [(blocks, self.m), (*groups, wide, blocks)]
+        if self.scales == "tensor":
+            shapes = [(1,), (1,)]
         powers = (2.0 ** rng.integers(-2, 3, shape).astype("float32") for shape in shapes)
-        x, y = (to_dtype(scales, "float32") for scales in powers)
-        if self.scales == "block":
-            x, y = x.T, y.T
-        return Operands(a=a, b=b, out=out, x=x, y=y)
+        x, y = (to_dtype(drawn, "float32") for drawn in powers)
+        if self.scales != "tensor":
+            x, y = x.T, y.swapaxes(-1, -2)
+        ends = np.cumsum(self.sizes, dtype=np.int32)
+        ends = ends if SMOKE else torch().from_numpy(ends).cuda()
+        return Operands(a=a, b=b, out=out, x=x, y=y, ends=ends)
+
+    def parts(self) -> list[tuple[Any, Any]]:
+        """Rows of a, and matrix of b, of each group."""
+        pairs = pairwise([0, *np.cumsum(self.sizes).tolist()])
+        return [(slice(*pair), group) for group, pair in enumerate(pairs)] or [(..., ...)]
 
     def expected(self, x: Operands) -> Any:
-        left, right = (to_dtype(v, "float64") for v in (x.a, x.b))
-        of_a, of_b = (to_dtype(v, "float64") for v in (x.x, x.y))
+        """The product of each group in float64, rounded."""
+        result = to_dtype(xp.zeros((self.m, self.n), "float32"), "bfloat16")
+        for rows, group in self.parts():
+            product = self.product(x.a[rows], x.b[group], x.x[rows], x.y[group])
+            result[rows] = to_dtype(product, "bfloat16")
+        return result
+
+    def product(self, a: Any, b: Any, x: Any, y: Any) -> Any:
+        a, b, x, y = (to_dtype(each, "float64") for each in (a, b, x, y))
         if self.scales == "block":
-            of_a = repeated(of_a, 1)[:, : self.k]
-            of_b = repeated(repeated(of_b, 0), 1)[: self.k, : self.n]
-        return to_dtype((left * of_a) @ (right * of_b), "bfloat16")
+            x, y = repeated(x, 1)[:, : self.k], repeated(repeated(y, 0), 1)
+            y = y[: self.k, : self.n]
+        return (a * x) @ (b * y)
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
-        if not same(call(), expected):
-            self.fail(name)
+        self.require(same(call(), expected), name)
         return {}
 
 
@@ -87,10 +107,8 @@ def repeated(array: Any, axis: int) -> Any:
 
 
 def own(case: Case, x: Operands) -> Call:
-    plan = dxgemm.plan(
-        x.a, x.b, out=x.out, scale_a=x.x, scale_b=x.y, precision=case.precision
-    )  # fmt: skip
-    return plan
+    scales = {"scale_a": x.x, "scale_b": x.y}
+    return dxgemm.plan(x.a, x.b, out=x.out, precision=case.precision, **scales)
 
 
 def k_major(matrix: Any, rows: int, cols: int) -> Any:
@@ -103,10 +121,10 @@ def k_major(matrix: Any, rows: int, cols: int) -> Any:
     return copy.view(matrix.dtype)
 
 
-def rival(case: Case, x: Operands) -> Call:
+def rival(case: Any, x: Operands) -> Call:
     m, n, k = (-(-size // 16) * 16 for size in (case.m, case.n, case.k))
     of_a, of_b = x.x, x.y
-    kind, pad = case.scales, torch().nn.functional.pad  # type: ignore[attr-defined]
+    kind, pad = case.scales, torch().nn.functional.pad
     if kind == "row":
         of_a, of_b = pad(of_a, (0, 0, 0, m - case.m)), pad(of_b, (0, n - case.n))
     elif kind == "block":  # the same blocks, but more rows, and columns of b at multiples of 16 B
@@ -123,31 +141,10 @@ def rival(case: Case, x: Operands) -> Call:
     return call
 
 
-def variants_of(case: Case) -> Variants:
-    return {OWN: own} if SMOKE else {OWN: own, RIVAL: rival}
-
-
-def list_cases() -> list[Float8Case]:
-    if SMOKE:
-        return [Float8Case(DTYPE, 6, 5, 132, TN, scales=s) for s in ("row", "block")]
-    shapes = (*((n, n, n) for n in SQUARES), *SHAPES)
-    kinds = (("tensor", "fast"), ("tensor", None), ("row", None), ("block", None))
-    cases = [
-        Float8Case(DTYPE, *shape, TN, precision=precision, scales=scales)
-        for scales, precision in kinds
-        for shape in shapes
-    ]
-    cases += [Float8Case(DTYPE, *shape, TN, scales="row") for shape in ODD]
-    return cases + [
-        Float8Case(DTYPE, n, n, n, layout, scales="row") for layout in LAYOUTS for n in (2048, 4096)
-    ]
-
-
-def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    more = {"layout": row.case.arrangement, "rival": RIVAL, "vs_rival": ratio(found, RIVAL, name)}
-    return fields(row, name, found, **more)
-
-
-bench_fp8 = bench(
-    [Row(case, variants_of(case), [OWN]) for case in list_cases()], describe, budget_s=CASE_S
-)
+CASES = [
+    *grid(Float8Case, of=TN, scales="tensor", precision=["fast", None], size=SIZES),
+    *grid(Float8Case, of=TN, scales=["row", "block"], size=SIZES),
+    *grid(Float8Case, of=TN, scales="row", size=ODD),
+    *grid(Float8Case, dtype=DTYPE, scales="row", arrangement=LAYOUTS, size=[2048, 4096]),
+]
+bench_fp8 = bench(CASES, {OWN: own}, {RIVAL: rival}, rivals=(RIVAL,), budget_s=0.2)

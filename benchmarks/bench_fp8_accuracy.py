@@ -8,29 +8,19 @@ right then. Results are float32, those of cuBLASLt too (`torch._scaled_mm`), who
 is off and on.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from bench_accuracy import measure_errors
 from bench_fp8 import DTYPE, RIVAL, TN, Float8Case, to_dtype
-from cases import SMOKE, Call, Operands, normal, stored, xp
-from measuring import OWN, Found, Row, Variants, bench, fields
-from rivals import torch
+from cases import SMOKE, Call, Operands, grid, normal, stored, torch, uniform, xp
+from measuring import OWN, bench
 
 import dxgemm
 
-SHAPE = (3, 4) if SMOKE else (64, 128)
-DEPTHS = (16,) if SMOKE else (128, 512, 2048, 8192, 32768, 131072)
-
-
-def uniform(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    return rng.random(shape, dtype=dtype)
-
-
 DATA = {"normal": normal, "uniform": uniform}
+SIZES = [(64, 128, k) for k in (128, 512, 2048, 8192, 32768, 131072)]
 
 
 @dataclass(frozen=True)
@@ -39,16 +29,12 @@ class AccuracyCase(Float8Case):
 
     data: str = "normal"
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{self.data}"
-
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         """The same random numbers, where others are exact."""
         fill = DATA[self.data]
         a = to_dtype(stored(fill(rng, (self.m, self.k), "float32"), "row"), DTYPE)
         b = to_dtype(stored(fill(rng, (self.k, self.n), "float32"), "col"), DTYPE)
-        one = to_dtype(xp.ones((1,), "float32"), "float32")
-        out = to_dtype(xp.zeros((self.m, self.n), "float32"), "float32")
+        one, out = (to_dtype(xp.ones(s, "float32"), "float32") for s in ((1,), (self.m, self.n)))
         return Operands(a=a, b=b, out=out, x=one, y=one)
 
     def expected(self, x: Operands) -> Any:
@@ -68,24 +54,14 @@ def own(case: AccuracyCase, x: Operands) -> Call:
 
 
 def cublaslt(case: AccuracyCase, x: Operands) -> Call:
-    multiply, is_fast = torch()._scaled_mm, case.precision == "fast"
-    return lambda: multiply(
-        x.a, x.b, x.x, x.y, out_dtype=torch().float32, use_fast_accum=is_fast
-    )  # fmt: skip
+    multiply = torch()._scaled_mm
+    options = {"out_dtype": torch().float32, "use_fast_accum": case.precision == "fast"}
+    return lambda: multiply(x.a, x.b, x.x, x.y, **options)
 
 
-def list_rows() -> list[Row]:
-    variants: Variants = {OWN: own} if SMOKE else {OWN: own, RIVAL: cublaslt}
-    return [
-        Row(AccuracyCase(DTYPE, *SHAPE, k, TN, precision=precision, data=data), variants)
-        for precision in (None, "fast")
-        for data in DATA
-        for k in DEPTHS
-    ]
-
-
-def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    return fields(row, name, found, ()) | {"implementation": name}
-
-
-bench_fp8_accuracy = bench(list_rows(), describe, measuring=measure_errors)
+bench_fp8_accuracy = bench(
+    grid(AccuracyCase, of=TN, precision=[None, "fast"], data=[*DATA], size=SIZES),
+    {OWN: own, RIVAL: cublaslt},
+    more=lambda row, name, found: {"implementation": name},
+    measuring=measure_errors,
+)

@@ -8,48 +8,37 @@ with a scale of each row that another kernel finds (`quantise_rows`). Their riva
 the time of the product without an epilogue, stored in bfloat16, over the row's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from bench_fp8 import BLOCK, DTYPE, TN, Float8Case, k_major, repeated, to_dtype
-from cases import SMOKE, Call, Case, Operands, normal, stored, xp
-from measuring import OWN, Found, Row, Variants, bench, fastest, fields, ratio
-from oracle import inputs
-from rivals import torch
+from bench_fp8 import DTYPE, TN, Float8Case, k_major, own, to_dtype
+from cases import SMOKE, Call, Case, Operands, grid, normal, torch, xp
+from measuring import OWN, bench
 
 import dxgemm
 from dxgemm.epilogues import bias, gelu_tanh
+from dxgemm.errors import UnsupportedProblemError
 from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 from dxgemm.reductions import quantise_rows
 
-CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
-RESULT_SCALE = 2.0**-3
+MOST, RESULT_SCALE = FLOAT8_LARGEST[DTYPE], 2.0**-3
 PLAIN, RIVAL, GROUPED, IN_TURN = "plain", "torch", "torch._scaled_grouped_mm", "torch._scaled_mm"
-SHAPES = (
+SHAPES = [
     (2048, 5120, 5120), (4096, 4096, 4096), (4096, 14336, 4096), (8192, 8192, 2048),
     (1536, 18944, 3584), (8192, 1280, 8192),
-)  # fmt: skip
+]  # fmt: skip
+ENDS = ["bias | gelu_tanh", "bias | gelu_tanh | quantise_rows"]
 # Experts of mixtures: their number, rows, n and k.
-EXPERTS = (
-    (8, 8192, 4096, 7168),
-    (8, 8192, 7168, 2048),
-    (64, 8192, 1536, 5120),
-    (32, 2048, 4096, 4096),
-)
+EXPERTS = [(8, 8192, 4096, 7168), (8, 8192, 7168, 2048), (64, 8192, 1536, 5120)]
+EXPERTS += [(32, 2048, 4096, 4096)]
 
 
 @dataclass(frozen=True)
 class LayerCase(Float8Case):
     """A product of float8 whose result is float8 again, by `epilogue`."""
 
-    epilogue: str = "bias | gelu_tanh"
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{self.epilogue}"
+    epilogue: str = ENDS[0]
 
     @property
     def is_dynamic(self) -> bool:
@@ -65,9 +54,7 @@ class LayerCase(Float8Case):
 
     def expected(self, x: Operands) -> Any:
         """The layer in float64, before it is rounded to float8."""
-        left, right = (to_dtype(v, "float64") for v in (x.a, x.b))
-        of_a, of_b, v = (to_dtype(v, "float64") for v in (x.x, x.y, x.v))
-        value = (left * of_a) @ (right * of_b) + v
+        value = self.product(x.a, x.b, x.x, x.y) + to_dtype(x.v, "float64")
         inside = 0.7978845608028654 * (value + 0.044715 * value * value * value)
         return 0.5 * value * (1 + (np if SMOKE else torch()).tanh(inside))
 
@@ -76,130 +63,65 @@ class LayerCase(Float8Case):
         call()
         if name != PLAIN:
             scale = to_dtype(x.of_rows, "float64") if self.is_dynamic else 1 / RESULT_SCALE
-            found, most = to_dtype(x.eights, "float64") * scale, FLOAT8_LARGEST[DTYPE] * scale
+            found, most = to_dtype(x.eights, "float64") * scale, MOST * scale
             wanted = (np.clip if SMOKE else torch().clamp)(expected, -most, most)
-            if not (
-                abs(found - wanted) <= (2.0**-4 + 2.0**-8) * abs(wanted) + 2.0**-8 * scale
-            ).all():
-                self.fail(name)
+            limit = (2.0**-4 + 2.0**-8) * abs(wanted) + 2.0**-8 * scale
+            self.require((abs(found - wanted) <= limit).all(), name)
         return {}
 
 
-@dataclass(frozen=True)
-class ExpertsCase(Float8Case):
-    """Groups of rows of a (m, k), with a matrix of b (groups, k, n) each."""
-
-    sizes: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}-{len(self.sizes)}_groups"
-
-    def operands(self, rng: Any, is_exact: bool = False) -> Operands:
-        fill = inputs.integers if is_exact else normal
-        groups, blocks = len(self.sizes), -(-self.k // BLOCK)
-        wide = -(-self.n // BLOCK) if self.scales == "block" else self.n
-        a = to_dtype(stored(fill(rng, (self.m, self.k), "float32"), "row"), DTYPE)
-        b = to_dtype(stored(fill(rng, (groups, self.k, self.n), "float32"), "col"), DTYPE)
-        shapes = ((blocks, self.m), (groups, wide, blocks))
-        if self.scales == "row":
-            shapes = ((1, self.m), (groups, wide, 1))
-        x, y = (
-            to_dtype(2.0 ** rng.integers(-2, 3, shape).astype("float32"), "float32")
-            for shape in shapes
-        )
-        out = to_dtype(xp.zeros((self.m, self.n), "float32"), "bfloat16")
-        ends = np.cumsum(self.sizes, dtype=np.int32)
-        ends = ends if SMOKE else torch().from_numpy(ends).cuda()
-        return Operands(a=a, b=b, out=out, x=x.T, y=y.swapaxes(1, 2), ends=ends)
-
-    def parts(self) -> list[slice]:
-        return [slice(*pair) for pair in pairwise([0, *np.cumsum(self.sizes).tolist()])]
-
-    def expected(self, x: Operands) -> Any:
-        result = to_dtype(xp.zeros((self.m, self.n), "float32"), "bfloat16")
-        for group, part in enumerate(self.parts()):
-            left, right = to_dtype(x.a[part], "float64"), to_dtype(x.b[group], "float64")
-            of_a, of_b = to_dtype(x.x[part], "float64"), to_dtype(x.y[group], "float64")
-            if self.scales == "block":
-                of_a = repeated(of_a, 1)[:, : self.k]
-                of_b = repeated(repeated(of_b, 0), 1)[: self.k, : self.n]
-            result[part] = to_dtype((left * of_a) @ (right * of_b), "bfloat16")
-        return result
-
-
-def own_layer(case: Case, x: Operands) -> Call:
-    options = {"scale_a": x.x, "scale_b": x.y}
-    functions = bias(x.v) | gelu_tanh
+def own_layer(case: Any, x: Operands) -> Call:
+    options, functions = {"scale_a": x.x, "scale_b": x.y}, bias(x.v) | gelu_tanh
     if case.is_dynamic:
         end = quantise_rows(DTYPE, out=(x.eights, x.of_rows))
         return dxgemm.plan(x.a, x.b, epilogue=functions | end, **options)
-    return dxgemm.plan(
-        x.a, x.b, out=x.eights, epilogue=functions, scale_out=RESULT_SCALE, **options
-    )  # fmt: skip
+    options["scale_out"] = RESULT_SCALE
+    return dxgemm.plan(x.a, x.b, out=x.eights, epilogue=functions, **options)
 
 
-def plain(case: Case, x: Operands) -> Call:
-    return dxgemm.plan(x.a, x.b, out=x.out, scale_a=x.x, scale_b=x.y)
-
-
-def torch_layer(case: Case, x: Operands) -> Call:
-    scaled_mm, gelu = torch()._scaled_mm, torch().nn.functional.gelu  # type: ignore[attr-defined]
-    b, added, most = k_major(x.b.T, case.n, case.k).T, x.v.bfloat16(), FLOAT8_LARGEST[DTYPE]
+def torch_layer(case: Any, x: Operands) -> Call:
+    scaled_mm, gelu = torch()._scaled_mm, torch().nn.functional.gelu
+    b, added = k_major(x.b.T, case.n, case.k).T, x.v.bfloat16()
 
     def call() -> Any:
         hidden = scaled_mm(x.a, b, x.x, x.y, bias=added, out_dtype=torch().bfloat16)
         hidden = gelu(hidden, approximate="tanh")
         if case.is_dynamic:
-            x.of_rows.copy_(hidden.abs().amax(1, keepdim=True).float().clamp(LEAST_LARGEST) / most)
+            x.of_rows.copy_(hidden.abs().amax(1, keepdim=True).float().clamp(LEAST_LARGEST) / MOST)
             scaled = hidden / x.of_rows
         else:
             scaled = hidden * RESULT_SCALE
-        x.eights.copy_(scaled.clamp(-most, most))
-        return x.eights
+        return x.eights.copy_(scaled.clamp(-MOST, MOST))
 
     return call
 
 
 def own_groups(case: Case, x: Operands) -> Call:
-    return dxgemm.plan_grouped(
-        x.a, x.b, out=x.out, offsets=x.ends, scale_a=x.x, scale_b=x.y
-    )  # fmt: skip
+    scales = {"scale_a": x.x, "scale_b": x.y}
+    return dxgemm.plan_grouped(x.a, x.b, out=x.out, offsets=x.ends, **scales)
 
 
-def torch_grouped(case: Case, x: Operands) -> Call:
-    multiply, of_a, of_b = (
-        torch()._scaled_grouped_mm,
-        x.x[:, 0].contiguous(),
-        x.y[:, 0].contiguous(),
-    )
-    return lambda: multiply(
-        x.a, x.b, of_a, of_b, offs=x.ends, out_dtype=torch().bfloat16, use_fast_accum=False
-    )  # fmt: skip
+def torch_grouped(case: Any, x: Operands) -> Call:
+    multiply, scales = torch()._scaled_grouped_mm, (x.x[:, 0].contiguous(), x.y[:, 0].contiguous())
+    if case.scales == "block":
+        raise UnsupportedProblemError("torch._scaled_grouped_mm takes scales of rows")
+    options = {"offs": x.ends, "out_dtype": torch().bfloat16, "use_fast_accum": False}
+    return lambda: multiply(x.a, x.b, *scales, **options)
 
 
-def torch_in_turn(case: ExpertsCase, x: Operands) -> Call:
-    multiply, bfloat16 = torch()._scaled_mm, torch().bfloat16
+def torch_in_turn(case: Any, x: Operands) -> Call:
+    multiply, options = torch()._scaled_mm, {"out_dtype": torch().bfloat16, "use_fast_accum": False}
     calls = [
         (x.a[part], x.b[group], x.x[part].T.contiguous().T, x.y[group], x.out[part])
-        for group, part in enumerate(case.parts())
+        for part, group in case.parts()
     ]
 
     def call() -> Any:
-        for a, b, of_a, of_b, out in calls:
-            multiply(a, b, of_a, of_b, out_dtype=bfloat16, use_fast_accum=False, out=out)
+        for *given, out in calls:
+            multiply(*given, out=out, **options)
         return x.out
 
     return call
-
-
-def variants_of(case: Float8Case) -> Variants:
-    if isinstance(case, LayerCase):
-        own: Variants = {OWN: own_layer, PLAIN: plain}
-        return own if SMOKE else {**own, RIVAL: torch_layer}
-    if SMOKE:
-        return {OWN: own_groups}
-    rivals = {GROUPED: torch_grouped} if case.scales == "row" else {}
-    return {OWN: own_groups, IN_TURN: torch_in_turn, **rivals}
 
 
 def uneven(groups: int, total: int) -> tuple[int, ...]:
@@ -210,32 +132,26 @@ def uneven(groups: int, total: int) -> tuple[int, ...]:
     return tuple(sizes.tolist())
 
 
-def list_cases() -> list[Float8Case]:
-    ends = ("bias | gelu_tanh", "bias | gelu_tanh | quantise_rows")
-    if SMOKE:
-        layers = [LayerCase(DTYPE, 6, 5, 20, TN, scales="row", epilogue=text) for text in ends]
-        return [*layers, ExpertsCase(DTYPE, 6, 5, 132, TN, scales="block", sizes=(2, 0, 4))]
-    layers = [
-        LayerCase(DTYPE, *shape, TN, scales="row", epilogue=text)
-        for text in ends
-        for shape in SHAPES
-    ]
-    return layers + [
-        ExpertsCase(DTYPE, m, n, k, TN, scales=scales, sizes=uneven(groups, m))
-        for scales in ("row", "block")
-        for groups, m, n, k in EXPERTS
-    ]
-
-
-def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    rival = fastest(found, (RIVAL, GROUPED, IN_TURN))
-    more = {"layout": row.case.arrangement, "rival": rival, "vs_rival": ratio(found, rival, name)}
-    more |= {"vs_plain": ratio(found, PLAIN, name)}
-    if isinstance(row.case, ExpertsCase):
-        more |= {"groups": len(row.case.sizes), "sizes": list(row.case.sizes)}
-    return fields(row, name, found, **more)
-
-
+LAYERS = grid(LayerCase, of=TN, scales="row", epilogue=ENDS, size=SHAPES)
+OF = [{"m": m, "n": n, "k": k, "sizes": uneven(groups, m)} for groups, m, n, k in EXPERTS]
+GROUPS = [
+    Float8Case(**TN, scales=scales, **sizes)  # type: ignore[arg-type]
+    for scales in ("row", "block")
+    for sizes in OF
+]
 bench_fp8_layers = bench(
-    [Row(case, variants_of(case), [OWN]) for case in list_cases()], describe, budget_s=CASE_S
+    LAYERS,
+    {OWN: own_layer},
+    {PLAIN: own, RIVAL: torch_layer},
+    rivals=(RIVAL,),
+    vs={"vs_plain": PLAIN},
+    budget_s=0.2,
+)
+bench_fp8_groups = bench(
+    GROUPS,
+    {OWN: own_groups},
+    {IN_TURN: torch_in_turn, GROUPED: torch_grouped},
+    more=lambda row, *_: {"groups": len(row.case.sizes)},
+    rivals=(GROUPED, IN_TURN),
+    budget_s=0.2,
 )

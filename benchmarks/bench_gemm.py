@@ -6,13 +6,10 @@ them on small ones. On products of few rows "batch_invariant" is the choice that
 of rows; on squares, torch and nvmath are compared too, and on some of them nvmath.device.
 """
 
-from __future__ import annotations
+from typing import Any
 
-import math
-
-from cases import SMOKE, Case, own
-from measuring import Row, Variants, bench, fields
-from rivals import RIVALS
+from cases import Case, grid, nvmath_call, nvmath_device_call, own, torch_call
+from measuring import bench
 
 import dxgemm
 from dxgemm.choice.batch_invariant import BatchInvariant
@@ -23,11 +20,6 @@ from dxgemm.choice.implementation import Role
 # long.
 IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.role is not Role.RUNG]
 FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
-# Implementations with longer calls are left out, and those that take so many times the fastest's;
-# cuBLAS never is.
-LONGEST_CALL_S = 60 if SMOKE else 0.3
-SLOWEST = math.inf if SMOKE else 8.0
-CASE_S = 0.5  # of timing a case, unless fewest rounds take longer
 DTYPES = ("float32", "float64")
 
 SQUARES = [
@@ -52,67 +44,48 @@ RECTANGLES = [
     (50176, 64, 27), (24000, 256, 256),
 ]  # fmt: skip
 FEW_ROWS = [(m, 4096, 4096) for m in (8, 16, 128, 1024)]
-ARRANGED_SIZES = [1024, 4096]
 ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row", "row_row_col", "col_col_col"]
-BATCHED = [(1000, 32), (256, 128), (64, 512)]
-TENSOR_CORE_SIZES = [1024, 2048, 4096, 8192, 16384]
-# dtype, precision and result's dtype of what tensor cores multiply, with its arrangements.
+BATCHED = [(32, 32, 32, 1000), (128, 128, 128, 256), (512, 512, 512, 64)]
+# What tensor cores multiply.
+ROWS, HALF = ["row_row_row", "row_col_row"], {"dtype": "float16"}
 TENSOR_CORE_KINDS = [
-    ("float16", None, "float32", ("row_row_row", "row_col_row")),
-    ("float16", None, None, ("row_row_row", "row_col_row", "col_row_row", "col_col_row")),
-    ("bfloat16", None, None, ("row_row_row", "row_col_row")),
-    ("float32", "tf32", None, ("row_col_row",)),
-    ("float32", "emulated", None, ("row_row_row", "row_col_row")),
-    ("int8", None, None, ("row_row_row", "row_col_row")),
-]
+    ({**HALF, "result_dtype": "float32"}, ROWS), (HALF, ["row_row_row", *ARRANGEMENTS[:3]]),
+    ({"dtype": "bfloat16"}, ROWS), ({"dtype": "float32", "precision": "tf32"}, ROWS[1:]),
+    ({"dtype": "float32", "precision": "emulated"}, ROWS), ({"dtype": "int8"}, ROWS),
+]  # fmt: skip
 # What nvmath.device builds a kernel for, two minutes each: size, and dtype with that of the result.
-DEVICE_SIZES = (4096,)
-DEVICE_KINDS = (("float64", "float64"), ("float16", "float32"))
+DEVICE = [(4096, "float64", "float64"), (4096, "float16", "float32")]
+
+CASES = []
+for dtype in DTYPES:
+    CASES += grid(dtype=dtype, size=SQUARES + THIN + RAGGED + RECTANGLES + FEW_ROWS)
+    CASES += grid(dtype=dtype, size=[1024, 4096], arrangement=ARRANGEMENTS)
+    CASES += grid(dtype=dtype, size=BATCHED)
+CASES += grid(dtype="float16", size=FEW_ROWS, arrangement="row_col_row")
+for kind, orders in TENSOR_CORE_KINDS:
+    CASES += grid(of=kind, arrangement=orders, size=[1024, 2048, 4096, 8192, 16384])
 
 
-def list_cases() -> list[Case]:
-    if SMOKE:
-        cases = [Case(dtype, 6, 5, 3) for dtype in DTYPES]
-        return [*cases, Case("float32", 3, 4, 2, "col_row_col", batch=2)]
-    cases = []
-    for dtype in DTYPES:
-        cases += [Case(dtype, n, n, n) for n in SQUARES]
-        cases += [Case(dtype, *shape) for shape in THIN + RAGGED + RECTANGLES + FEW_ROWS]
-        cases += [Case(dtype, n, n, n, order) for n in ARRANGED_SIZES for order in ARRANGEMENTS]
-        cases += [Case(dtype, n, n, n, batch=batch) for batch, n in BATCHED]
-    cases += [Case("float16", *shape, "row_col_row") for shape in FEW_ROWS]
-    return cases + [
-        Case(dtype, n, n, n, order, precision=precision, result_dtype=result_dtype)
-        for dtype, precision, result_dtype, orders in TENSOR_CORE_KINDS
-        for order in orders
-        for n in TENSOR_CORE_SIZES
-    ]
-
-
-def rivals_of(case: Case) -> list[str]:
-    """Names of other libraries that are compared too, on row-major squares in floating point."""
-    is_square = case.m == case.n == case.k and case.batch == 1
-    if not is_square or case.arrangement != "row_row_row" or case.precision is not None:
-        return []
-    is_one_dtype = case.result_dtype is None and case.dtype != "int8"
-    rivals = ["torch", "nvmath"] if is_one_dtype else []
-    if case.m in DEVICE_SIZES and (case.dtype, case.out_dtype) in DEVICE_KINDS:
-        rivals.append("nvmath.device")
-    return rivals
-
-
-def variants_of(case: Case) -> Variants:
+def variants(case: Case) -> dict[str, Any]:
+    """Kernels, and other libraries on row-major squares in floating point."""
     names = [n for n in IMPLEMENTATIONS if n != FOR_SMALL_ONES or case.flops <= MOST_FLOPS]
-    variants = {name: own(name) for name in names}
-    if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
-        variants["batch_invariant"] = own(BatchInvariant(None))
-    return variants if SMOKE else variants | {name: RIVALS[name] for name in rivals_of(case)}
+    found: dict[str, Any] = {name: own(name) for name in names}
+    if (case.m, case.n, case.k) in FEW_ROWS:
+        found["batch_invariant"] = own(BatchInvariant(None))
+    if case == Case(case.dtype, case.m, case.m, case.m, result_dtype=case.result_dtype):
+        if case.result_dtype is None and case.dtype != "int8":
+            found |= {"torch": torch_call, "nvmath": nvmath_call}
+        if (case.m, case.dtype, case.out_dtype) in DEVICE:
+            found["nvmath.device"] = nvmath_device_call
+    return found
 
 
+# cuBLAS is never left out; others are whose call takes longer than 0.3 s, or 8 times the fastest's.
 bench_implementation = bench(
-    [Row(case, variants_of(case)) for case in list_cases()],
-    lambda row, name, found: fields(row, name, found, implementation=name),
-    budget_s=CASE_S,
-    slowest=SLOWEST,
-    longest_s=LONGEST_CALL_S,
+    CASES,
+    variants,
+    more=lambda row, name, found: {"implementation": name},
+    budget_s=0.5,
+    slowest=8.0,
+    longest_s=0.3,
 )

@@ -11,8 +11,6 @@ leave none of it in the CPU's caches. The choice is timed by itself too, on rand
 row. `routes[key]` finds a choice again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
@@ -23,7 +21,7 @@ from timeit import Timer
 from typing import Any, NamedTuple
 
 import numpy as np
-from cases import SMOKE
+from cases import SMOKE, xp
 from measuring import Found, Measured, Row, bench
 from oracle import inputs
 
@@ -35,14 +33,8 @@ from dxgemm.runtime.device import device_facts
 from dxgemm.tuning.sampling import interleave
 from dxgemm.tuning.workloads import random_workloads
 
-if not SMOKE:
-    import cupy
-    from cuda.bindings import driver
-    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
-
 ROUNDS = 1 if SMOKE else 200
 CALLS = 1 if SMOKE else 50  # a round: fewer launches than the driver queues without blocking
-SIZES = [4] if SMOKE else [32, 64]
 SEED = 3  # of random problems
 # By the number of new shapes in a row.
 FIRST_CALLS = {"first call on a new shape": 10, "the same, alone after other work": 1}
@@ -50,48 +42,28 @@ NEW_SHAPES = 2 if SMOKE else 40
 
 # Python expressions to time, with matrices a, b and c and a vector v of a library. c and v are 0.
 DXGEMM_CALLS = (
-    "gemm(a, b, out=c)",
-    "gemm(a, b, c, beta=1)",
-    "gemm(a, b, out=c, epilogue=bias(v))",
-    "gemm(a, b, out=c, epilogue=bias(v) | relu)",
-    "gemm(a, b)",
-    "plan()",
-)
+    "gemm(a, b, out=c)", "gemm(a, b, c, beta=1)", "gemm(a, b, out=c, epilogue=bias(v))",
+    "gemm(a, b, out=c, epilogue=bias(v) | relu)", "gemm(a, b)", "plan()",
+)  # fmt: skip
 LIBRARY_CALLS = {
     "numpy": ["numpy.matmul(a, b, out=c)"],
     "cupy": [
-        "cupy.matmul(a, b, out=c)",
-        "cupy.matmul(a, b)",
-        "patched cupy.matmul(a, b)",
+        "cupy.matmul(a, b, out=c)", "cupy.matmul(a, b)", "patched cupy.matmul(a, b)",
         "unrouted cupy.matmul(a, b)",
     ],
     "torch": [
-        "torch.mm(a, b)",
-        "patched torch.mm(a, b)",
-        "unrouted torch.mm(a, b)",
-        "torch.mm(a, b, out=c)",
-        "torch.addmm(c, a, b, out=c)",
-        "torch.addmm(v, a, b, out=c)",
+        "torch.mm(a, b)", "patched torch.mm(a, b)", "unrouted torch.mm(a, b)",
+        "torch.mm(a, b, out=c)", "torch.addmm(c, a, b, out=c)", "torch.addmm(v, a, b, out=c)",
     ],
-}
+}  # fmt: skip
 # Options of `dxgemm.patch`, inside which a call is made, by the word before it.
-PATCHES = {"patched": {"only": None}, "unrouted": {"dtypes": []}}
+PATCHES: dict[str, dict[str, Any]] = {"patched": {"only": None}, "unrouted": {"dtypes": []}}
 LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
 }
 CHOICES = ("choose(next(problems), device)", "routes[key]")
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
-
-
-class Variant(NamedTuple):
-    """An expression to time, and the library that its operands or its launch belong to."""
-
-    library: str
-    call: str
-
-    def __str__(self) -> str:
-        return f"{self.library}: {self.call}"
 
 
 class Square(NamedTuple):
@@ -104,14 +76,21 @@ class Square(NamedTuple):
         return f"{self.dtype}-{self.size}"
 
 
-def list_variants() -> dict[str, Variant]:
-    variants = []
-    for library in LIBRARIES:
-        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library], *FIRST_CALLS)
-        variants += [Variant(library, call) for call in calls]
-    variants += [Variant("dxgemm", call) for call in CHOICES]
-    variants += [] if SMOKE else [Variant(*row) for row in LAUNCHES.items()]
-    return {str(variant): variant for variant in variants}
+def variants(case: Square) -> dict[str, tuple[str, str]]:
+    """Expressions to time with their library, by both."""
+    found = [
+        (library, call)
+        for library in LIBRARIES
+        for call in (*DXGEMM_CALLS, *LIBRARY_CALLS[library], *FIRST_CALLS)
+    ]
+    found += [("dxgemm", call) for call in CHOICES]
+    found += [] if SMOKE else LAUNCHES.items()
+    return {": ".join(variant): variant for variant in found}
+
+
+def wait() -> None:
+    if not SMOKE:
+        xp.cuda.Device().synchronize()
 
 
 def upload(library: str, array: np.ndarray) -> Any:
@@ -120,42 +99,30 @@ def upload(library: str, array: np.ndarray) -> Any:
     return module.from_numpy(array).cuda() if library == "torch" else module.array(array)
 
 
-def operand_names(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """Names in the expressions on arrays of `library`."""
-    module = import_module(library)
-    c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
-    a, b, c, v = (upload(library, array) for array in (a, b, c, c[0]))
-    arrays = {"a": a, "b": b, "c": c, "v": v, library: module}
-    calls = {"gemm": dxgemm.gemm, "plan": dxgemm.plan(a, b, out=c), "bias": bias, "relu": relu}
-    return arrays | calls
+def names_of(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+    """Names in the expressions: on arrays of a library, of a choice, or of an empty kernel."""
+    if library in LIBRARIES:
+        c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+        a, b, c, v = (upload(library, array) for array in (a, b, c, c[0]))
+        arrays = {"a": a, "b": b, "c": c, "v": v, library: import_module(library)}
+        calls = {"gemm": dxgemm.gemm, "plan": dxgemm.plan(a, b, out=c), "bias": bias, "relu": relu}
+        return arrays | calls
+    if library == "dxgemm":
+        dxgemm.plan(a, b)
+        key = next(reversed(routes))
+        return {"choose": choose, "device": device_facts(0), "routes": routes, "key": key}
+    from cuda.bindings import driver
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
 
-
-def launch_names() -> dict[str, Any]:
-    """Names in the expressions that launch an empty kernel."""
     device = Device()
     device.set_current()
     options = ProgramOptions(arch=f"sm_{device.arch}")
     program = Program('extern "C" __global__ void empty() {}', "c++", options)
     kernel = program.compile("cubin").get_kernel("empty")
-    return {
-        "launch": launch,
-        "stream": device.default_stream,
-        "config": LaunchConfig(grid=1, block=1),
-        "kernel": kernel,
-        "cuLaunchKernel": driver.cuLaunchKernel,
-        "function": driver.CUfunction(int(kernel.handle)),
-    }
-
-
-def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """Names in the expressions that choose a kernel."""
-    dxgemm.plan(a, b)
-    return {
-        "choose": choose,
-        "device": device_facts(0),
-        "routes": routes,
-        "key": next(reversed(routes)),
-    }
+    function = driver.CUfunction(int(kernel.handle))
+    names = {"launch": launch, "stream": device.default_stream, "kernel": kernel}
+    names["config"] = LaunchConfig(grid=1, block=1)
+    return {**names, "cuLaunchKernel": driver.cuLaunchKernel, "function": function}
 
 
 def first_call_sampler(library: str, dtype: str, in_a_row: int) -> Callable[[], float]:
@@ -181,39 +148,35 @@ def first_call_sampler(library: str, dtype: str, in_a_row: int) -> Callable[[], 
             dxgemm.gemm(a, b, out=c)
         seconds = perf_counter() - begin
         routes.update(others)
-        if not SMOKE:
-            cupy.cuda.Device().synchronize()
+        wait()
         return seconds / len(few)
 
     return sample
 
 
-def make_sampler(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
+def make_sampler(variant: tuple[str, str], a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
-    if variant.call in FIRST_CALLS:
-        return first_call_sampler(variant.library, a.dtype.name, FIRST_CALLS[variant.call])
-    word, _, call = variant.call.partition(" ")
+    library, call = variant
+    if call in FIRST_CALLS:
+        return first_call_sampler(library, a.dtype.name, FIRST_CALLS[call])
+    word, _, rest = call.partition(" ")
     context = dxgemm.patch(**PATCHES[word]) if word in PATCHES else nullcontext()
-    call = call if word in PATCHES else variant.call
-    if variant.library in LIBRARIES:
-        names = operand_names(variant.library, a, b)
+    code, names = rest if word in PATCHES else call, names_of(library, a, b)
+    if library in LIBRARIES:
         with context:
-            product = eval(call, names)  # c is zero, so beta = 1 gives a @ b too
-        product = np.asarray(product) if SMOKE else cupy.asnumpy(product)
-        expected = np.maximum(a @ b, 0) if "relu" in variant.call else a @ b
+            product = eval(code, names)  # c is zero, so beta = 1 gives a @ b too
+        product = np.asarray(product) if SMOKE else xp.asnumpy(product)
+        expected = np.maximum(a @ b, 0) if "relu" in call else a @ b
         np.testing.assert_array_equal(product, expected, err_msg=str(variant))
-    else:
-        names = choice_names(a, b) if variant.call in CHOICES else launch_names()
     workloads = random_workloads([(a.dtype.name, None)], SEED)
-    timer = Timer(call, globals=names)
+    timer = Timer(code, globals=names)
 
     def sample() -> float:
-        if variant.call in CHOICES:
+        if call in CHOICES:
             names["problems"] = iter([each.problem() for each in islice(workloads, CALLS)])
         with context:
             seconds = timer.timeit(CALLS) / CALLS
-        if not SMOKE:
-            cupy.cuda.Device().synchronize()
+        wait()
         return seconds
 
     sample()
@@ -229,24 +192,16 @@ def measure_calls(row: Row) -> Found:
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    variant, (dtype, size) = row.variants[name], row.case
-    explanation = dxgemm.explain_shape(size, size, size, dtype)
-    return {
-        "library": variant.library,
-        "call": variant.call,
-        "implementation": (
-            explanation.choice.implementation if variant.call in DXGEMM_CALLS else None
-        ),
-        "dtype": dtype,
-        "m": size,
-        "n": size,
-        "k": size,
-        "host_us": 1e6 * found[name].seconds,
-    }
+    (library, call), (dtype, size) = row.variants[name], row.case
+    choice = dxgemm.explain_shape(size, size, size, dtype).choice
+    named = {"library": library, "call": call, "dtype": dtype, **dict.fromkeys("mnk", size)}
+    named["implementation"] = choice.implementation if call in DXGEMM_CALLS else None
+    return {**named, "host_us": 1e6 * found[name].seconds}
 
 
 bench_call = bench(
-    [Row(Square(dtype, n), list_variants()) for dtype in ("float32", "float64") for n in SIZES],
-    describe,
+    [Square(dtype, n) for dtype in ("float32", "float64") for n in ([4] if SMOKE else [32, 64])],
+    variants,
+    describe=describe,
     measuring=measure_calls,
 )

@@ -5,33 +5,24 @@ product. `vs_cdist` and `vs_compiled` are the times of `torch.cdist` and of the 
 form over it. That is compiled for any shape of a dtype, anew for offsets of 64 bits and for another
 order of b, and left out if a kernel takes longer than `COMPILE_S`. With the inner function `l1` the
 nearest column is also found in the same kernel; `vs_plain` is the time of the product over that.
-Results must be exact on small integers. Kernels are built before, by several processes.
+Results must be exact on small integers.
 """
 
-from __future__ import annotations
-
-import multiprocessing
-import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from typing import Any
 
-from cases import SMOKE, Call, Case, Operands, same, to_dtype, widened, xp
-from measuring import OWN, Found, Row, Variants, bench, fields, measure, ratio
+from cases import SMOKE, Call, Case, Operands, as_tensor, grid, same, to_dtype, torch, widened, xp
+from measuring import OWN, Found, Row, bench
 from oracle import inputs
-from rivals import as_tensor, torch
 
 import dxgemm
-from dxgemm import errors, inners, reductions
+from dxgemm import inners, reductions
+from dxgemm.errors import UnsupportedProblemError
 from dxgemm.runtime.device import device_facts
 
-CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
-LONGEST_S = 0.25  # of a call: what takes longer is not timed
 COMPILE_S = 8  # of torch.compile, for one kernel
 CHECKED = 64  # rows and columns of a result
 # 10**12 pairs a second at which the two instructions of a function were measured to issue in
@@ -39,9 +30,7 @@ CHECKED = 64  # rows and columns of a result
 ISSUED = {"l1": 15.2, "chebyshev": 14.2, "squared_euclidean": 15.2, "min_plus": 14.0}
 MEASURED_SMS = 132
 NEAREST, CDIST, COMPILED = "argmin", "torch.cdist", "torch.compile"
-SIZES = [
-    (1024, 1024, 1024), (4096, 4096, 4096), (4096, 4096, 128), (20000, 2000, 64), (1000, 1003, 517),
-]  # fmt: skip
+SIZES = [1024, 4096, (4096, 4096, 128), (20000, 2000, 64), (1000, 1003, 517)]
 
 # What broadcast points give in a library; and the p of torch.cdist. Each is a function of its own:
 # of one, torch.compile makes eight kernels, and then runs it as it is, with all pairs in memory.
@@ -51,8 +40,7 @@ FORMS: dict[str, tuple[Callable[[Any, Any, Any], Any], float | None]] = {
     "squared_euclidean": (lambda library, x, y: library.sum((x - y) ** 2, -1), None),
     "min_plus": (lambda library, x, y: library.amin(x + y, -1), None),
 }
-BATCH = ("row_row_row", 4096)
-FEW = ("l1", "min_plus")  # functions that are measured beyond float32 and `SIZES`
+FEW = ["l1", "min_plus"]  # functions that are measured beyond float32 and `SIZES`
 
 
 @dataclass(frozen=True)
@@ -60,9 +48,6 @@ class InnerCase(Case):
     """Points in the rows of a and in the columns of b, and an inner function of `FORMS`."""
 
     inner: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.inner}-{super().__str__()}"
 
     @property
     def exact_fills(self) -> tuple[Any, Any]:
@@ -80,8 +65,7 @@ class InnerCase(Case):
         else:
             self.spoil(x.out)
             is_right = same(widened(call()[..., :CHECKED, :CHECKED]), expected)
-        if not is_right:
-            self.fail(name)
+        self.require(is_right, name)
         return {}
 
 
@@ -94,18 +78,13 @@ def points(x: Operands) -> tuple[Any, Any]:
     return as_tensor(x.a), as_tensor(x.b).swapaxes(-1, -2)
 
 
-def options_of(case: InnerCase, x: Operands, name: str) -> dict[str, Any]:
-    """The options of the product, or of the search for the nearest column."""
-    options = {"out": x.out} if name == OWN else {"epilogue": reductions.argmin(1)}
-    return {"inner": getattr(inners, case.inner), **options}
-
-
 def own(case: InnerCase, x: Operands) -> Call:
-    return dxgemm.plan(x.a, x.b, **options_of(case, x, OWN))
+    return dxgemm.plan(x.a, x.b, inner=getattr(inners, case.inner), out=x.out)
 
 
 def nearest(case: InnerCase, x: Operands) -> Call:
-    return dxgemm.plan(x.a, x.b, **options_of(case, x, NEAREST))
+    nearest_column = reductions.argmin(1)
+    return dxgemm.plan(x.a, x.b, inner=getattr(inners, case.inner), epilogue=nearest_column)
 
 
 def cdist(case: InnerCase, x: Operands) -> Call:
@@ -115,21 +94,17 @@ def cdist(case: InnerCase, x: Operands) -> Call:
 
 def compiled(case: InnerCase, x: Operands) -> Call:
     a, b = broadcast(*points(x))
-    call, fault = compiled_form(kernel_of(case))
-    if fault:
-        raise errors.UnsupportedProblemError(fault)
+    # A case for which torch.compile makes the same kernel, with offsets of 32 or 64 bits.
+    size = (4096, 4095, 257) if case.m * case.n * case.k >= 2**31 else (300, 200, 37)
+    call = compiled_form(InnerCase(case.dtype, *size, case.arrangement, inner=case.inner))
+    if isinstance(call, str):
+        raise UnsupportedProblemError(call)
     return lambda: call(torch(), a, b)
 
 
-def kernel_of(case: InnerCase) -> InnerCase:
-    """Another case for which torch.compile makes the same kernel, with offsets of 32 or 64 bits."""
-    size = (4096, 4095, 257) if case.m * case.n * case.k >= 2**31 else (300, 200, 37)
-    return InnerCase(case.dtype, *size, case.arrangement, inner=case.inner)
-
-
 @cache
-def compiled_form(case: InnerCase) -> tuple[Any, str]:
-    """The broadcast form, compiled for a case, and the reason why it cannot be timed, or ""."""
+def compiled_form(case: InnerCase) -> Any:
+    """The broadcast form, compiled for a case; or the reason why it cannot be timed."""
 
     def interrupt(*_: Any) -> None:
         raise TimeoutError(f"it takes longer than {COMPILE_S} s")
@@ -142,92 +117,47 @@ def compiled_form(case: InnerCase) -> tuple[Any, str]:
         call(torch(), *broadcast(*points(case.operands(xp.random.default_rng(0)))))
         torch().cuda.synchronize()
     except Exception as error:  # of whatever type: the compiler wraps the interruption in its own
-        return None, f"torch.compile: {str(error).splitlines()[0]}"
+        return f"torch.compile: {str(error).splitlines()[0]}"
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    return call, ""
+    return call
 
 
-def variants_of(case: InnerCase) -> Variants:
-    variants: dict[str, Any] = {OWN: own}
-    if case.inner == "l1":
-        variants[NEAREST] = nearest
-    if not SMOKE:
-        if case.batch == 1:
-            variants[COMPILED] = compiled
-        if FORMS[case.inner][1] is not None and case.dtype in ("float32", "float64"):
-            variants[CDIST] = cdist
-    return variants
-
-
-def list_cases() -> list[InnerCase]:
-    if SMOKE:
-        kind = "float32", 5, 6, 3, "row_col_row"
-        return [InnerCase(*kind, inner=inner) for inner in FEW]
-    kinds = [("float32", *size, "row_col_row") for size in SIZES]
-    few = [("float64", *size, "row_col_row") for size in SIZES]
-    few += [("float32", 4096, 4096, 4096), ("float32", 64, 64, 65536, "row_col_row")]
-    few += [("float32", 500, 500, 500, "row_col_row", 64), ("float32", 32, 32, 32, *BATCH)]
-    few += [("float16", *SIZES[2], "row_col_row"), ("int32", *SIZES[1], "row_col_row")]
-    cases = [InnerCase(*kind, inner=inner) for inner, kind in product(FORMS, kinds)]
-    return cases + [InnerCase(*kind, inner=inner) for inner, kind in product(FEW, few)]
+def others(case: InnerCase) -> dict[str, Any]:
+    found: dict[str, Any] = {NEAREST: nearest} if case.inner == "l1" else {}
+    found |= {COMPILED: compiled} if case.batch == 1 else {}
+    has_cdist = FORMS[case.inner][1] is not None and case.dtype in ("float32", "float64")
+    return found | ({CDIST: cdist} if has_cdist else {})
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     case, seconds = row.case, found[name].seconds
-    pairs = case.flops / 2
-    rate = ISSUED[case.inner] * device_facts(0).sm_count / MEASURED_SMS
-    bound_s = 1e-12 * pairs / (rate / 2 if case.dtype == "float64" else rate)
-    is_timed = NEAREST in found and found[NEAREST].samples_s
-    return fields(
-        row,
-        name,
-        found,
-        tpairs_per_s=1e-12 * pairs / seconds,
-        vs_bound=None if SMOKE else bound_s / seconds,
-        vs_cdist=ratio(found, CDIST, name),
-        vs_compiled=ratio(found, COMPILED, name),
-        vs_plain=ratio(found, OWN, NEAREST) if is_timed else None,
-    )
+    pairs, rate = case.flops / 2, ISSUED[case.inner] / (2 if case.dtype == "float64" else 1)
+    bound_s = 1e-12 * pairs / (rate * device_facts(0).sm_count / MEASURED_SMS)
+    times = {"tpairs_per_s": 1e-12 * pairs / seconds}
+    if NEAREST in found and found[NEAREST].samples_s:
+        times["vs_plain"] = seconds / found[NEAREST].seconds
+    return times if SMOKE else {**times, "vs_bound": bound_s / seconds}
 
 
-def build(case: InnerCase, name: str) -> None:
-    """Build the kernel of a variant of a case, by calling it once."""
-    with suppress(Exception):  # of whatever type: the row of the case tells it
-        variants_of(case)[name](case, case.operands(xp.random.default_rng(0)))()
-
-
-def tasks() -> list[tuple[InnerCase, str]]:
-    """A case and a variant for each kernel, those first that take longest to build."""
-    found: dict[Any, tuple[InnerCase, str]] = {}
-    for case in list_cases():
-        x = case.operands(xp.random.default_rng(0))
-        for name in variants_of(case):
-            if name == COMPILED:
-                found.setdefault(kernel_of(case), (case, name))
-            elif name != CDIST:
-                choice = dxgemm.explain(x.a, x.b, **options_of(case, x, name)).choice
-                kind = case.inner, case.dtype, case.arrangement, case.batch, name, str(choice)
-                found.setdefault(kind, (case, name))
-    return sorted(found.values(), key=lambda task: task[1] == OWN)
-
-
-@cache
-def build_all() -> None:
-    """Build the kernels of the suite in parallel processes, which share caches."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # of each process
-    jobs = min(8, os.cpu_count() or 1)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(build, *zip(*tasks(), strict=True)))
-
-
-def measure_built(row: Row) -> Found:
-    if not SMOKE:
-        build_all()
-    return measure(row.case, row.variants, budget_s=CASE_S, longest_s=LONGEST_S)
-
-
+COLUMNS = {"arrangement": "row_col_row"}
+FURTHER = [{"dtype": "float64", "size": size, **COLUMNS} for size in SIZES]
+FURTHER += [{"dtype": "float32", "size": 4096}, {"size": (64, 64, 65536), **COLUMNS}]
+FURTHER += [{"size": (500, 500, 500, 64), **COLUMNS}, {"size": (32, 32, 32, 4096)}]
+FURTHER += [{"dtype": "float16", "size": SIZES[2], **COLUMNS}]
+FURTHER += [{"dtype": "int32", "size": SIZES[1], **COLUMNS}]
+CASES = grid(InnerCase, inner=[*FORMS], dtype="float32", size=SIZES, of=COLUMNS)
+for inner in FEW:
+    for kind in FURTHER:
+        of = {"dtype": "float32", **kind}
+        CASES += grid(InnerCase, inner=inner, size=[of.pop("size")], of=of)
 bench_inner = bench(
-    [Row(case, variants_of(case), [OWN]) for case in list_cases()], describe, measure_built
+    CASES,
+    {OWN: own},
+    others,
+    describe,
+    vs={"vs_cdist": CDIST, "vs_compiled": COMPILED},
+    budget_s=0.1,
+    longest_s=0.25,
 )

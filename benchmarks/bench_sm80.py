@@ -6,14 +6,12 @@ and a row is the fastest. On a GPU with faster instructions, such as Hopper's wg
 those. Emulated float64 is timed beside the kernel over wgmma, too.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any
 
-from cases import SMOKE, Case, own
-from measuring import CUBLAS, OWN, Found, Groups, Row, bench, fields, measure_best, ratio
+from cases import SMOKE, Case, grid, own
+from measuring import CUBLAS, OWN, Found, Groups, Row, bench, measure_best
 
 from dxgemm.choice.registry import find_implementation
 
@@ -31,45 +29,42 @@ ODD = [
     (999, 1001, 1003), (2187, 2187, 2187), (4095, 4095, 4095), (8191, 8193, 1001),
     (64, 50257, 768), (39300, 131, 131), (37, 4099, 4097), (4099, 37, 4097),
 ]  # fmt: skip
-EMULATED_SQUARES = (2048, 4096, 8192)
-ARRANGED = (2048, 4096)
 ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row"]
-INT8_ARRANGEMENTS = ["row_row_row", "row_col_row"]
+CASES = [
+    *grid(dtype=["float16", "bfloat16"], size=SQUARES + RECTANGLES + ODD),
+    *grid(dtype="float16", size=[2048, 4096], arrangement=ARRANGEMENTS),
+    *grid(dtype="int8", size=SQUARES, arrangement=["row_row_row", "row_col_row"]),
+    *grid(dtype="int8", size=RECTANGLES),
+    *grid(dtype="float64", size=[2048, 4096, 8192], precision="emulated"),
+    Case("float16", 131, 131, 131, batch=300),
+]
 
 
-def list_cases() -> list[Case]:
-    if SMOKE:
-        return [Case("float16", 6, 5, 3)]
-    shapes = [(n, n, n) for n in SQUARES] + RECTANGLES + ODD
-    cases = [Case(dtype, *shape) for dtype in ("float16", "bfloat16") for shape in shapes]
-    arranged = product(ARRANGED, ARRANGEMENTS)
-    cases += [Case("float16", n, n, n, arrangement) for n, arrangement in arranged]
-    cases += [Case("int8", n, n, n, order) for n in SQUARES for order in INT8_ARRANGEMENTS]
-    cases += [Case("int8", *shape) for shape in RECTANGLES]
-    cases += [Case("float64", n, n, n, precision="emulated") for n in EMULATED_SQUARES]
-    return [*cases, Case("float16", 131, 131, 131, batch=300)]
-
-
-def variants_of(case: Case) -> Groups:
-    configs = {
+def configs(case: Case) -> Groups:
+    names = (EMULATED,) if case.precision else KERNELS
+    found = {
         f"{name} {config} {slices}": own((name, config, slices))
-        for name in ((EMULATED,) if case.precision else KERNELS)
+        for name in names
         for config, slices in product(find_implementation(name).configs(case.dtype), SLICES)
     }
-    groups = {OWN: configs, CUBLAS: {CUBLAS: own(CUBLAS)}}
-    return groups | ({OVER_WGMMA: {OVER_WGMMA: own(OVER_WGMMA)}} if case.precision else {})
+    return {OWN: found}
+
+
+def others(case: Case) -> Groups:
+    names = [CUBLAS, OVER_WGMMA] if case.precision else [CUBLAS]
+    return {name: {name: own(name)} for name in names}
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    extra, slices = fields(row, name, found), found[name].explanation.choice.slices
-    if slices > 1:
-        extra["config"] += f" in {slices} slices"
-    vs_wgmma = ratio(found, OVER_WGMMA, name)
-    return extra | ({"vs_wgmma": vs_wgmma} if vs_wgmma else {})
+    choice = found[name].explanation.choice
+    return {"config": f"{choice.config} in {choice.slices} slices"} if choice.slices > 1 else {}
 
 
 bench_sm80 = bench(
-    [Row(case, variants_of(case), [OWN]) for case in list_cases()],
+    [case for case in CASES if not SMOKE or case.dtype == "float16"],
+    configs,
+    others,
     describe,
-    partial(measure_best, budget_s=CASE_S),
+    measuring=partial(measure_best, budget_s=0.3),
+    vs={"vs_wgmma": OVER_WGMMA},
 )

@@ -10,42 +10,33 @@ A masked product computes the live blocks alone, `live` of all. Its `vs_gemm` is
 product; it must be exact where blocks are live, and leave the others alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
-from cases import SMOKE, Call, Case, Operands, own, same, xp
-from measuring import CUBLAS, OWN, Found, Row, bench, fastest, fields, ratio
+from cases import Call, Case, Operands, gpu_only, grid, own, same, xp
+from measuring import CUBLAS, OWN, bench
 
 import dxgemm
 from dxgemm.errors import MissingPackageError
 
-CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 SIZES = (256, 512, 1000, 1024, 2048, 4095, 4096, 8192)
 DEPTHS = (64, 512, None, 65536)  # None: as large as the result
 MOST_FLOPS = 2**42
-KINDS = (
-    ("float32", None),
-    ("float64", None),
-    ("float16", None),
-    ("float32", "tf32"),
-    ("float32", "emulated"),
-    ("float64", "emulated"),
-)
-MASKED_SIZE = 3 if SMOKE else 4096
-MASKED_DEPTHS = (3,) if SMOKE else (512, 4096)
-MASKS: tuple[str, ...] = ("all",)
-if not SMOKE:
-    MASKS += ("half at random", "eighth at random", "lower triangle", "band")
+TN = {"arrangement": "row_col_row"}
+KINDS = [{"dtype": dtype, **TN} for dtype in ("float32", "float64", "float16")]
+KINDS += [{**KINDS[0], "precision": "tf32"}]
+EMULATED = [{**kind, "precision": "emulated"} for kind in KINDS[:2]]
+MASKS = ["all", "half at random", "eighth at random", "lower triangle", "band"]
 GEMM, SYRK = "gemm", "cublas syrk"
 BLOCK = 128  # of a mask
 
 
 class SymmetricCase(Case):
     """A product a @ a.T: row-major by column-major."""
+
+    def tiny(self) -> Any:
+        return SymmetricCase(self.dtype, 6, 6, 3, "row_col_row", precision=self.precision)
 
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
         x = super().operands(rng, is_exact)
@@ -63,51 +54,28 @@ class SymmetricCase(Case):
             return {}
         found = symmetric(self, self.operands(xp.random.default_rng(0)))()
         bits = found.view(f"uint{8 * found.itemsize}")
-        if not same(bits, bits.T):
-            self.fail(f"{name}, which is not symmetric,")
+        self.require(same(bits, bits.T), f"{name}, which is not symmetric,")
         return {"symmetry": call.explain().work.symmetry}  # type: ignore[attr-defined]
 
 
 def symmetric(case: Case, x: Operands) -> Call:
     """`gemm_symmetric`, which has no plan but an explanation."""
+    options = {"precision": case.precision}
 
     def call() -> Any:
-        return dxgemm.gemm_symmetric(x.a, out=x.out, precision=case.precision)
+        return dxgemm.gemm_symmetric(x.a, out=x.out, **options)
 
-    call.explain = lambda: dxgemm.explain_symmetric(  # type: ignore[attr-defined]
-        x.a, precision=case.precision
-    )
+    call.explain = lambda: dxgemm.explain_symmetric(x.a, **options)  # type: ignore[attr-defined]
     return call
 
 
 def syrk(case: Case, x: Operands) -> Call:
+    gpu_only()
     from cupy import cublas
 
-    if not hasattr(cublas, "syrk"):
-        raise MissingPackageError("this CuPy has no syrk")
+    if not hasattr(cublas, "syrk") or case.precision == "tf32" or case.dtype == "float16":
+        raise MissingPackageError("this CuPy has no such syrk")
     return lambda: cublas.syrk("N", x.a, out=x.out, lower=True)
-
-
-def list_rows() -> list[Row]:
-    if SMOKE:
-        shapes: list[tuple[Any, ...]] = [("float32", 6, 6, 3), ("float16", 5, 5, 4)]
-        variants = {OWN: symmetric, GEMM: own()}
-        return [Row(SymmetricCase(*each, "row_col_row"), variants, [OWN]) for each in shapes]
-    rows = []
-    for (dtype, precision), n, k in product(KINDS, SIZES, DEPTHS):
-        if 2 * n * n * (k or n) <= MOST_FLOPS and k != n:
-            case = SymmetricCase(dtype, n, n, k or n, "row_col_row", precision=precision)
-            variants = {OWN: symmetric, GEMM: own(), CUBLAS: own(CUBLAS)}
-            if precision != "tf32" and dtype != "float16":
-                variants[SYRK] = syrk
-            rows.append(Row(case, variants, [OWN]))
-    return rows
-
-
-def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
-    rival = fastest(found, (SYRK, CUBLAS))
-    extra = {"rival": rival, "vs_rival": ratio(found, rival, name)}
-    return fields(row, name, found, vs_gemm=ratio(found, GEMM, name), **extra)
 
 
 @dataclass(frozen=True)
@@ -116,12 +84,15 @@ class MaskedCase(Case):
 
     mask: str = "all"
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}, {self.mask}"
-
     def operands(self, rng: Any, is_exact: bool = False) -> Operands:
-        x = super().operands(rng, is_exact)
-        x.mask = mask_named(self.mask, -(-self.n // BLOCK))
+        x, blocks = super().operands(rng, is_exact), -(-self.n // BLOCK)
+        row, col = np.ogrid[:blocks, :blocks]
+        at_random = np.random.default_rng(0).random((blocks, blocks))
+        x.mask = xp.asarray({
+            "all": at_random < 1, "half at random": at_random < 0.5,
+            "eighth at random": at_random < 0.125, "lower triangle": row >= col,
+            "band": abs(row - col) <= 2,
+        }[self.mask])  # fmt: skip
         return x
 
     def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
@@ -130,41 +101,28 @@ class MaskedCase(Case):
         self.spoil(x.out)
         untouched = x.out.copy()
         is_live = xp.repeat(xp.repeat(x.mask, BLOCK, 0), BLOCK, 1)[: self.m, : self.n]
-        if not same(call(), xp.where(is_live, expected, untouched)):
-            self.fail(name)
+        self.require(same(call(), xp.where(is_live, expected, untouched)), name)
         return {"live": float(x.mask.mean())}
-
-
-def mask_named(name: str, blocks: int) -> Any:
-    """A mask of so many blocks along each side, on the device."""
-    row, col = np.ogrid[:blocks, :blocks]
-    at_random = np.random.default_rng(0).random((blocks, blocks))
-    masks = {
-        "all": at_random < 1,
-        "half at random": at_random < 0.5,
-        "eighth at random": at_random < 0.125,
-        "lower triangle": row >= col,
-        "band": abs(row - col) <= 2,
-    }
-    return xp.asarray(masks[name])
 
 
 def masked(case: Case, x: Operands) -> Call:
     return dxgemm.plan(x.a, x.b, out=x.out, precision=case.precision, mask=x.mask)
 
 
-def list_masked_rows() -> list[Row]:
-    n, kinds = MASKED_SIZE, [kind for kind in KINDS if kind[1] != "emulated"]
-    cases = [
-        MaskedCase(dtype, n, n, k, "row_col_row", precision=precision, mask=mask)
-        for (dtype, precision), k, mask in product(kinds, MASKED_DEPTHS, MASKS)
-    ]
-    return [Row(case, {OWN: masked, GEMM: own()}, [OWN]) for case in cases]
-
-
-bench_symmetric = bench(list_rows(), describe, budget_s=CASE_S)
+SHAPES = [(n, n, k or n) for n in SIZES for k in DEPTHS if 2 * n * n * (k or n) <= MOST_FLOPS]
+MASKED_SHAPES = [(4096, 4096, 512), (4096, 4096, 4096)]
+bench_symmetric = bench(
+    grid(SymmetricCase, of=KINDS + EMULATED, size=[*dict.fromkeys(SHAPES)]),
+    {OWN: symmetric},
+    {GEMM: own(), CUBLAS: own(CUBLAS), SYRK: syrk},
+    rivals=(SYRK, CUBLAS),
+    vs={"vs_gemm": GEMM},
+    budget_s=0.1,
+)
 bench_masked = bench(
-    list_masked_rows(),
-    lambda row, name, found: fields(row, name, found, vs_gemm=ratio(found, GEMM, name)),
-    budget_s=CASE_S,
+    grid(MaskedCase, of=KINDS, size=MASKED_SHAPES, mask=MASKS),
+    {OWN: masked},
+    {GEMM: own()},
+    vs={"vs_gemm": GEMM},
+    budget_s=0.1,
 )

@@ -5,24 +5,22 @@ of `gemm` on operands with zeros in the other triangle, which take less power. T
 exact, with NaN in what is not read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
-from cases import SMOKE, Call, Case, Operands, own, xp
-from measuring import CUBLAS, OWN, Row, bench, fields, ratio
+from cases import Case, Operands, grid, own, xp
+from measuring import CUBLAS, OWN, bench
 
 import dxgemm
 
-CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 GEMM, FULL = "gemm", "gemm of full operands"
-SIZES = (3,) if SMOKE else (512, 1024, 4095, 4096, 8192)
-TRIANGLES = ("lower full", "full lower", "lower lower", "lower upper")
-KINDS = (("float32", None), ("float64", None))
-if not SMOKE:
-    KINDS += (("float16", None), ("float32", "tf32"), ("complex64", None), ("complex128", None))
+SIZES = [512, 1024, 4095, 4096, 8192]
+TRIANGLES = ["lower full", "full lower", "lower lower", "lower upper"]
+KINDS = [
+    *({"dtype": dtype} for dtype in ("float32", "float64", "float16")),
+    {"dtype": "float32", "precision": "tf32", "arrangement": "row_col_row"},
+    *({"dtype": dtype} for dtype in ("complex64", "complex128")),
+]
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,6 @@ class TriangularCase(Case):
     """A product with triangular operands; `triangles` are those of a and b."""
 
     triangles: str = "lower full"
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}, {self.triangles}"
 
     @property
     def triangular(self) -> Any:
@@ -56,8 +51,8 @@ class TriangularCase(Case):
             x.dirty.append(matrix)
         return x
 
-    def check(self, name: str, call: Call, x: Operands, expected: Any) -> dict[str, Any]:
-        return {} if name == FULL else super().check(name, call, x, expected)
+    def check(self, name: str, *how: Any) -> dict[str, Any]:
+        return {} if name == FULL else super().check(name, *how)
 
 
 def triangular(case: Any, x: Operands) -> dxgemm.Plan:
@@ -68,27 +63,11 @@ def full(case: Any, x: Operands) -> dxgemm.Plan:
     return dxgemm.plan(*x.full, out=x.out, precision=case.precision)
 
 
-def list_rows() -> list[Row]:
-    return [
-        Row(
-            TriangularCase(dtype, n, n, n, order, precision=precision, triangles=triangles),
-            {OWN: triangular, GEMM: own(), FULL: full, CUBLAS: own(CUBLAS)},
-            [OWN],
-        )
-        for (dtype, precision), n, triangles in product(KINDS, SIZES, TRIANGLES)
-        for order in [("row_row_row" if precision is None else "row_col_row")]
-    ]
-
-
 bench_triangular = bench(
-    list_rows(),
-    lambda row, name, found: fields(
-        row,
-        name,
-        found,
-        family=row.case.triangles,
-        vs_gemm=ratio(found, GEMM, name),
-        vs_full=ratio(found, FULL, name),
-    ),
-    budget_s=CASE_S,
+    grid(TriangularCase, of=KINDS, size=SIZES, triangles=TRIANGLES),
+    {OWN: triangular},
+    {GEMM: own(), FULL: full, CUBLAS: own(CUBLAS)},
+    facts=lambda case: {"family": case.triangles},
+    vs={"vs_gemm": GEMM, "vs_full": FULL},
+    budget_s=0.1,
 )

@@ -1,21 +1,28 @@
-"""A case: one problem, its operands, exact or random, and the gate that a result must pass."""
+"""A case: one problem, its operands, exact or random, and the gate that a result must pass.
 
-from __future__ import annotations
+Variants compute a case: functions of it and its operands that return a call. Those of other
+libraries are here, too. torch and cuBLASLt (nvmath) are compared on rows of one dtype, as they have
+no other result without a conversion; nvmath.device takes two minutes to build a kernel for a shape.
+"""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from oracle import inputs
+from provenance import REPOSITORY
 
 import dxgemm
-from dxgemm.errors import WrongResultError
+from dxgemm.errors import MissingPackageError, WrongResultError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, result_dtypes, step_flops
 
+sys.path.append(str(REPOSITORY / "examples"))
 SMOKE = simulator_enabled()
 if SMOKE:
     xp: Any = np
@@ -25,9 +32,11 @@ else:
 CANARY_K = 2048  # up to here float32 sums of canary data are exact, beyond it those of `integers`
 WRONG_INTEGER = -1  # sums of int8 canaries are positive
 UNCHECKED = ("read", "cublas syrk")  # rivals that compute no whole product
+TOLERANCE = {2: 1e-2, 4: 1e-4, 8: 1e-12}  # of a result's norm, by the bytes of a real number
 
 Call = Callable[[], Any]
 Operands = SimpleNamespace  # a, b and out, and what else a case has
+Size = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,14 @@ class Case:
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
         precision = "".join(f"-{name}" for name in (self.precision, self.result_dtype) if name)
-        return f"{self.dtype}{precision}-{batch}{self.m}x{self.n}x{self.k}-{self.arrangement}"
+        more = (getattr(self, one.name) for one in fields(self)[8:])
+        names = [f"{each}".replace(" | ", "+") for each in more if each]
+        size = f"{self.dtype}{precision}-{batch}{self.m}x{self.n}x{self.k}"
+        return "-".join([size, self.arrangement, *names])
+
+    def tiny(self) -> Any:
+        """The same kind of case, for the simulator."""
+        return replace(self, m=6, n=5, k=3, batch=min(self.batch, 2))
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -125,19 +141,43 @@ class Case:
         """
         self.spoil(x.out)
         result = call()
-        if name not in UNCHECKED and not same(result, expected):
-            self.fail(name)
+        self.require(name in UNCHECKED or same(result, expected), name)
         return {}
 
     def spoil(self, array: Any) -> None:
         array[...] = WRONG_INTEGER if "int" in self.dtype else math.nan
 
-    def fail(self, name: str) -> None:
-        raise WrongResultError(f"{name} gives a wrong result for {self}")
+    def require(self, is_right: Any, name: str) -> None:
+        if not is_right:
+            raise WrongResultError(f"{name} gives a wrong result for {self}")
+
+
+def grid(kind: Any = Case, **axes: Iterable[Any]) -> list[Any]:
+    """Cases of all combinations of the axes' values.
+
+    A value of `size` is n, of a square, or m, n, k and perhaps a batch; one of `of` gives several
+    fields by name. A string or a dictionary is the only value of its axis.
+    """
+    cases = []
+    single = (str, dict)
+    for values in product(*([v] if isinstance(v, single) else v for v in axes.values())):
+        given: dict[str, Any] = {}
+        for name, value in zip(axes, values):
+            if name == "size":
+                sizes = (value,) * 3 if isinstance(value, int) else value
+                given |= dict(zip(("m", "n", "k", "batch"), sizes))
+            else:
+                given |= value if name == "of" else {name: value}
+        cases.append(kind(**given))
+    return cases
 
 
 def normal(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return rng.standard_normal(shape, dtype=dtype)
+
+
+def uniform(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    return rng.random(shape, dtype=dtype)
 
 
 def stored(matrix: Any, order: str) -> Any:
@@ -151,9 +191,7 @@ def to_dtype(array: Any, dtype: str) -> Any:
     """The same values, rounded to nearest; bfloat16, which NumPy lacks, as a torch tensor."""
     if dtype != "bfloat16":
         return array.astype(dtype, copy=False)
-    import torch
-
-    return torch.from_dlpack(array).to(torch.bfloat16)
+    return torch().from_dlpack(array).to(torch().bfloat16)
 
 
 def widened(array: Any) -> Any:
@@ -168,6 +206,12 @@ def same(found: Any, expected: Any) -> bool:
     return bool(((found == expected) | ((found != found) & (expected != expected))).all())
 
 
+def agree(found: Any, expected: Any, dtype: str) -> bool:
+    """Tell whether results of a dtype differ by rounding only."""
+    error, limit = xp.linalg.norm(widened(found) - expected), xp.linalg.norm(expected)
+    return bool(error <= TOLERANCE[ITEM_SIZES[COMPLEX_PARTS.get(dtype, dtype)]] * limit)
+
+
 def own(implementation: Any = None, **options: Any) -> Callable[[Case, Operands], dxgemm.Plan]:
     """Variant: dxgemm's plan, by the automatic choice unless an implementation is named."""
 
@@ -176,3 +220,66 @@ def own(implementation: Any = None, **options: Any) -> Callable[[Case, Operands]
         return dxgemm.plan(x.a, x.b, out=x.out, implementation=implementation, **given)
 
     return make
+
+
+def gpu_only() -> None:
+    """Refuse what is not compared in the simulator."""
+    if SMOKE:
+        raise MissingPackageError("other libraries are compared on a GPU")
+
+
+def torch() -> Any:
+    gpu_only()
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingPackageError(f"torch is not installed ({error})") from None
+    return torch
+
+
+def as_tensor(array: Any) -> Any:
+    """View an array as a torch tensor of the same memory."""
+    return array if isinstance(array, torch().Tensor) else torch().from_dlpack(array)
+
+
+def torch_call(case: Case, x: Operands) -> Call:
+    """torch.mm, or torch.bmm of a batch, into out."""
+    first, second, target = map(as_tensor, (x.a, x.b, x.out))
+    multiply = torch().bmm if first.ndim == 3 else torch().mm
+    return returning(x.out, lambda: multiply(first, second, out=target))
+
+
+def returning(out: Any, queue: Call) -> Call:
+    """A call whose result is in `out`."""
+
+    def call() -> Any:
+        queue()
+        return out
+
+    return call
+
+
+def nvmath_call(case: Case, x: Operands) -> Call:
+    """`nvmath.linalg.advanced.Matmul`, planned; it allocates its result."""
+    gpu_only()
+    try:
+        from nvmath.linalg.advanced import Matmul
+
+        product = Matmul(x.a, x.b)
+        product.plan()
+        product.execute()
+    except Exception as error:  # of whatever type: what it lacks shows when it is used
+        raise MissingPackageError(f"nvmath-python does not work here: {error}") from error
+    execute: Call = product.execute
+    return execute
+
+
+def nvmath_device_call(case: Case, x: Operands) -> Call:
+    """The pipeline of `nvmath.device.Matmul` as its tutorial writes it, into out."""
+    gpu_only()
+    try:
+        from nvmath_pipeline import nvmath_pipeline
+
+        return returning(x.out, nvmath_pipeline(x.a, x.b, x.out))
+    except Exception as error:  # of whatever type: what it lacks shows when it is used
+        raise MissingPackageError(f"nvmath.device does not work here: {error}") from error

@@ -1,15 +1,90 @@
 """Charts as SVG, by matplotlib: narrow, so that they can be read on a phone."""
 
-from __future__ import annotations
-
 import io
+import math
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from result_files import Extra, Results, distinct, kind_of
-from tables import LADDER_SIZES, figure, ratio, rung_rows
-from tile_shares import Shares
+from result_files import Results, distinct, extras, short_name
+from tables import LADDER_SIZES, figure, kind_of, ratio, rung_rows, size_of
+
+from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.selection import time_candidates
+from dxgemm.gpu.cards import CARDS
+from dxgemm.handwritten.parts.configs import WgmmaConfig
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
+
+CARD = CARDS["H200 SXM"]
+# n and m of a tile; then of a cluster, in tiles.
+KERNEL = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_64x\d+_(\d+)x(\d+)_")
+CONFIGS: dict[str, WgmmaConfig] = {str(c): c for c in find_implementation("wgmma").kernel.configs}
+
+
+class Shares(NamedTuple):
+    """Shares for one product.
+
+    Attributes:
+        label: its size.
+        plain: of the chosen one of the tiles with 64 or 128 rows and multiples of 64 columns.
+        chosen, cublas: of the chosen tile, and of cuBLAS's.
+    """
+
+    label: str
+    plain: float
+    chosen: float
+    cublas: float
+
+
+def share(m: int, n: int, tile: tuple[int, int], blocks: int) -> float:
+    """Share of the area of all waves of tiles that is result.
+
+    Args:
+        m, n: sizes of the result.
+        tile: rows and columns that a cluster computes at a time.
+        blocks: blocks of the cluster, each on an SM.
+    """
+    rows, cols = tile
+    clusters = CARD.facts.sm_count // blocks
+    waves = math.ceil(math.ceil(m / rows) * math.ceil(n / cols) / clusters)
+    return m * n / (waves * clusters * rows * cols)
+
+
+def own_share(m: int, n: int, config: WgmmaConfig) -> float:
+    tile = config.tile_m * config.pair[0], config.tile_n * config.pair[1]
+    return share(m, n, tile[::-1] if config.is_turned else tile, config.cluster)
+
+
+def plain_config(dtype: str, m: int, n: int, k: int) -> WgmmaConfig:
+    """Config that is chosen of those which other dtypes take, too."""
+    problem = replace(contiguous_problem(dtype, m, n, k), b=Strides(0, 1, k))
+    (times,) = time_candidates(problem, CARD.facts, [find_implementation("wgmma")])
+    plain = [
+        (us, row.config)
+        for row, us in zip(times.columns.rows, times.us, strict=True)
+        if row.config.takes("int8") and not row.fill
+    ]
+    return min(plain, key=lambda found: found[0])[1]
+
+
+def shares(gpus: list[dict[str, Results]]) -> list[Shares]:
+    """Shares of the products of which the suite `half` knows cuBLAS's kernels."""
+    found = []
+    suites = [of["half"] for of in gpus if "half" in of and short_name(of["half"]) in CARD.name]
+    for row in (row for suite in suites for row in extras(suite) if "torch_kernels" in row):
+        m, n, k = row["m"], row["n"], row["k"]
+        tile = next(filter(None, map(KERNEL.search, row["torch_kernels"])), None)
+        config = CONFIGS.get(row["config"])
+        if tile and config:
+            cols, rows, along_n, along_m = map(int, tile.groups())
+            theirs = share(m, n, (rows * along_m, cols * along_n), along_m * along_n)
+            plain = own_share(m, n, plain_config(row["dtype"], m, n, k))
+            found.append(Shares(size_of(row), plain, own_share(m, n, config), theirs))
+    return found
+
 
 INK = "#7f8a93"  # reads on light pages and on dark ones
 WIDTH, MARGIN, LABEL_HEIGHT, LINE_HEIGHT = 4.6, 0.7, 0.2, 0.13  # inches
@@ -90,43 +165,30 @@ def range_chart(title: str, ranges: Sequence[Range], unit: str, is_ratio: bool) 
 
 def speed_chart(title: str, ladder: Results) -> str | None:
     """Every rung as a dot: in float32 if it was measured so, else where it comes closest."""
-    by_rung: dict[str, list[Extra]] = {}
-    for row in rung_rows(ladder, LADDER_SIZES[0]):
-        if row["vs_cublas"] and row["implementation"] != "cublas":
-            by_rung.setdefault(row["implementation"], []).append(row)
+    rows = [r for r in rung_rows(ladder, LADDER_SIZES[0]) if r["vs_cublas"]]
     ranges = []
-    for name, rows in by_rung.items():
-        single = [row for row in rows if kind_of(row) == "float32"]
-        row = max(single or rows, key=lambda row: row["vs_cublas"])
+    for name in distinct(r["implementation"] for r in rows if r["implementation"] != "cublas"):
+        own = [row for row in rows if row["implementation"] == name]
+        single = [row for row in own if kind_of(row) == "float32"]
+        row = max(single or own, key=lambda row: row["vs_cublas"])
         text = f"{ratio(row['vs_cublas'])}, {figure(row['tflops'])} TFLOP/s"
-        ranges.append(
-            Range(f"{row['rung']} {name}, {kind_of(row)}", "", *[row["vs_cublas"]] * 3, text)
-        )
+        label = f"{row['rung']} {name}, {kind_of(row)}"
+        ranges.append(Range(label, "", *[row["vs_cublas"]] * 3, text))
     return range_chart(title, ranges, "times cuBLAS; the dashed line is 1", True)
-
-
-def dot_chart(
-    title: str, series: dict[str, list[tuple[float, float]]], labels: Sequence[str], unit: str
-) -> str:
-    """Dots of each series, a line of them for each label; points are (value, line)."""
-
-    def paint(axes: Any) -> None:
-        lines = range(len(labels))
-        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
-        for (name, points), (marker, size, fill) in zip(series.items(), DOTS):
-            axes.plot(*zip(*points), marker, label=name, markersize=size, fillstyle=fill)
-        axes.set_yticks(lines, labels)
-        axes.set(xlabel=unit, xlim=(0.5, 1.01), ylim=(len(labels) - 0.4, -0.6))
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), frameon=False)
-
-    return draw(title, LABEL_HEIGHT * len(labels) + 0.8, paint)
 
 
 def share_chart(found: Sequence[Shares]) -> str:
     """Shares of the SMs' area that are result, the least with multiples of 64 columns first."""
     ordered = sorted(found, key=lambda one: one.plain)
-    series = {
-        name: [(getattr(one, field), float(line)) for line, one in enumerate(ordered)]
-        for name, field in SHARE_NAMES.items()
-    }
-    return dot_chart("shares", series, [one.label for one in ordered], "share that is result")
+    lines = range(len(ordered))
+
+    def paint(axes: Any) -> None:
+        axes.hlines(lines, 0, 1, linewidth=0.5, color=INK, alpha=0.3)
+        for (name, field), (marker, size, fill) in zip(SHARE_NAMES.items(), DOTS):
+            points = [getattr(one, field) for one in ordered]
+            axes.plot(points, lines, marker, label=name, markersize=size, fillstyle=fill)
+        axes.set_yticks(lines, [one.label for one in ordered])
+        axes.set(xlabel="share that is result", xlim=(0.5, 1.01), ylim=(len(lines) - 0.4, -0.6))
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(DOTS), frameon=False)
+
+    return draw("shares", LABEL_HEIGHT * len(lines) + 0.8, paint)

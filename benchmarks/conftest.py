@@ -1,7 +1,5 @@
 """Hooks that make pytest-benchmark's JSON fit to be committed."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

@@ -7,43 +7,32 @@ One launch of each rung, with the config that was quickest in `ladder.json`, at 
 docs/ladder.md is generated from the file.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import shutil
 import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
 from provenance import commit_info, gpu_info, gpu_slug
+from result_files import RESULTS, extras, is_square
 
 import dxgemm
 from dxgemm.cli.counters import ncu_command
 from dxgemm.cli.profile import launch_once, measure
 from dxgemm.cli.rungs import Arithmetic, is_made_for, rungs
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SIZE = 4096
 
 
-def quickest_configs(ladder: Path) -> dict[tuple[str, str], str]:
-    """Text of the config of each rung and arithmetic; empty where nothing was measured yet."""
-    if not ladder.exists():
-        return {}
-    rows = [benchmark["extra_info"] for benchmark in json.loads(ladder.read_text())["benchmarks"]]
-    return {
+def launches_of(arguments: Any, ladder: Path) -> list[tuple[Any, Arithmetic, str | None]]:
+    """(rung, arithmetic, its quickest config if it was measured) of every launch, in order."""
+    results = json.loads(ladder.read_text()) if ladder.exists() else None
+    configs = {
         (row["implementation"], row["precision"] or row["dtype"]): row["config"]
-        for row in rows
-        if (row["m"], row["n"], row["k"]) == (SIZE, SIZE, SIZE) and row["config"]
+        for row in extras(results)
+        if is_square(row, SIZE) and row["config"]
     }
-
-
-def chosen_launches(
-    arguments: argparse.Namespace, ladder: Path
-) -> list[tuple[Any, Arithmetic, str | None]]:
-    """(rung, arithmetic, config) of every launch, in order."""
-    configs = quickest_configs(ladder)
     return [
         (rung, kind, configs.get((rung.name, kind.value)))
         for rung in rungs()
@@ -53,44 +42,33 @@ def chosen_launches(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--rung", action="append", help="name; default: all")
     parser.add_argument("--dtype", action="append", choices=[a.value for a in Arithmetic])
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--launch", action="store_true", help="what the profiler runs")
     arguments = parser.parse_args()
     gpu = gpu_info()
-    launches = chosen_launches(arguments, RESULTS / gpu_slug(gpu["name"]) / "ladder.json")
+    launches = launches_of(arguments, RESULTS / gpu_slug(gpu["name"]) / "ladder.json")
     if arguments.launch:
         for rung, kind, config in launches:
             launch_once(rung, config, kind, SIZE)
         return 0
-
     ncu = shutil.which("ncu")
     if ncu is None:
-        print("counters.py: ncu is not on the PATH", file=sys.stderr)
-        return 1
+        sys.exit("counters.py: ncu is not on the PATH")
     command = ncu_command([*sys.argv, "--launch"], ncu=ncu, launches=len(launches), as_csv=True)
     counted = measure(command)
     if len(counted) != len(launches):
-        print(f"counters.py: {len(launches)} launches, {len(counted)} counted", file=sys.stderr)
-        return 1
-    folder = arguments.out / gpu_slug(gpu["name"])
-    folder.mkdir(parents=True, exist_ok=True)
-    file = {
-        "gpu": gpu,
-        "dxgemm": dxgemm.__version__,
-        "commit_info": commit_info(),
-        "size": SIZE,
-        "counters": {
-            f"{rung.name} {kind.value}": {"config": config, **values}
-            for (rung, kind, config), values in zip(launches, counted, strict=True)
-        },
+        sys.exit(f"counters.py: {len(launches)} launches, {len(counted)} counted")
+    counters = {
+        f"{rung.name} {kind.value}": {"config": config, **values}
+        for (rung, kind, config), values in zip(launches, counted, strict=True)
     }
-    path = folder / "ladder_counters.json"
-    path.write_text(json.dumps(file, indent=1, sort_keys=True) + "\n")
+    file = {"gpu": gpu, "dxgemm": dxgemm.__version__, "commit_info": commit_info(), "size": SIZE}
+    path = arguments.out / gpu_slug(gpu["name"]) / "ladder_counters.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**file, "counters": counters}, indent=1, sort_keys=True) + "\n")
     print(f"{len(counted)} launches counted in {path}")
     return 0
 

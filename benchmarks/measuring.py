@@ -1,14 +1,13 @@
 """The loop of all suites: check each variant of a case, time those that pass, write rows.
 
-A suite is a table of `Row`s: a case, and its variants by name. `bench` makes a pytest-benchmark
-function of them. Each variant computes exact operands first, whose result must be right, and is
-timed once. Those that pass are then sampled in turn on random operands. Consecutive calls take
-different operands, and the L2 cache is overwritten before each sample. Time is that between events
-on the GPU; of `Waiting` calls, which are on other streams, by the host's clock. What a variant
-raises fails its own row and no other: a row whose rival fails says so in a warning.
+A suite is a list of cases, with variants and what they are compared with by name. `bench` makes a
+pytest-benchmark function of them. Each variant computes exact operands first, whose result must be
+right, and is timed once. Those that pass are then sampled in turn on random operands. Consecutive
+calls take different operands, and the L2 cache is overwritten before each sample. Time is that
+between events on the GPU; of `Waiting` calls, which are on other streams, by the host's clock. What
+a variant raises fails its own row and no other: a row whose rival fails says so in a warning. In
+the simulator a few cases of each suite are computed, at tiny sizes.
 """
-
-from __future__ import annotations
 
 import math
 import statistics
@@ -23,19 +22,19 @@ from itertools import cycle, islice
 from typing import Any
 
 import pytest
-from cases import SMOKE, Case, xp
+from cases import SMOKE, Call, Case, xp
 
 from dxgemm.errors import DxgemmError, WrongResultError
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 
 OWN, CUBLAS = "automatic", "cublas"
 L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
-MOST_ROUNDS = 1 if SMOKE else 21
-FEWEST_ROUNDS = 1 if SMOKE else 5
-CONFIG_ROUNDS = 1 if SMOKE else 3  # of configs of which the best is sought
+FEW = 4  # cases of a suite in the simulator
+# Of all; at least, however long they take; of configs of which the best is sought.
+MOST_ROUNDS, FEWEST_ROUNDS, CONFIG_ROUNDS = (1, 1, 1) if SMOKE else (21, 5, 3)
 CLOSE = 1.05  # times the quickest config's time
 
-Variants = Mapping[str, Callable[[Any, Any], Callable[[], Any]]]  # (case, operands) -> call
+Variants = Mapping[str, Callable[[Any, Any], Call]]  # (case, operands) -> call
 Groups = Mapping[str, Variants]  # configs by the name of what they are configs of
 
 
@@ -45,18 +44,22 @@ class Row:
 
     Attributes:
         case: a `Case`, or what the suite's own measuring function takes for one.
-        variants: what is timed in turn, by name; groups of it for `measure_best`.
-        shown: names of the variants that get a benchmark of their own; if empty, all.
+        variants: what gets a benchmark of its own, by name; groups of it for `measure_best`.
+        others: what is timed in turn with these.
         facts: more fields of their results.
     """
 
     case: Any
-    variants: Any = field(default_factory=dict)
-    shown: Sequence[str] = ()
+    variants: Any
+    others: Any = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return "-".join(map(str, (*self.facts.values(), self.case)))
+
+    @property
+    def timed(self) -> Any:
+        return {**self.variants, **self.others}
 
 
 @dataclass
@@ -66,8 +69,7 @@ class Measured:
     Attributes:
         explanation: explanation of its plan; None for another library.
         call_s: seconds of the first call.
-        refusal: reason why it was not timed.
-        wrong: what is wrong with its result, or what it raised.
+        refusal, wrong: why it was not timed; what is wrong with its result, or what it raised.
         facts: fields for its row, from the check.
         samples_s: seconds per call, one a sample.
         group: all configs in whose place this one stands, in `measure_best`.
@@ -79,7 +81,7 @@ class Measured:
     wrong: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     samples_s: list[float] = field(default_factory=list)
-    group: list[Measured] = field(default_factory=list)
+    group: "list[Measured]" = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -87,7 +89,6 @@ class Measured:
 
     @property
     def fault(self) -> str:
-        """Reason why it is not timed, if there is one."""
         return self.refusal or self.wrong
 
     @contextmanager
@@ -111,13 +112,14 @@ class Waiting:
     host time, from an idle GPU to its results, with the launch and the wait of each call.
     """
 
-    call: Callable[[], Any]
+    call: Call
 
     def __call__(self) -> Any:
         return self.call()
 
 
 Found = Mapping[str, Measured]
+Describe = Callable[[Row, str, Found], Mapping[str, Any]]  # (row, name of a variant, all)
 
 
 def measure(
@@ -139,18 +141,38 @@ def measure(
     found = first_times(case, variants)
     fastest_s = min(one.call_s for one in found.values())
     for name, one in found.items():
-        if min(longest_s, slowest * fastest_s) < one.call_s < math.inf and name != CUBLAS:
+        is_long = min(longest_s, slowest * fastest_s) < one.call_s < math.inf
+        if is_long and name != CUBLAS and not SMOKE:
             one.refusal = f"a call takes {one.call_s:.2g} s, the fastest {fastest_s:.2g} s"
-    call_s = {name: one.call_s for name, one in found.items() if not one.fault}
-    count = max(map(calls_in_sample, call_s.values()), default=1)
+    timed = {name: one for name, one in found.items() if not one.fault}
+    counts = {name: calls_in_sample(one.call_s) for name, one in timed.items()}
+    number = sets_of_operands(case.bytes_moved, L2_BYTES, max(counts.values(), default=1))
     rng = xp.random.default_rng(0)
-    sets = [case.operands(rng) for _ in range(sets_of_operands(case.bytes_moved, L2_BYTES, count))]
-    calls = {}
-    for name in call_s:
-        with found[name].keeping_faults():
-            calls[name] = [variants[name](case, x) for x in sets]
-    take_turns({name: found[name] for name in calls}, calls, budget_s, rounds)
+    sets = [case.operands(rng) for _ in range(number)]
+    samplers = {}
+    for name, one in timed.items():
+        with one.keeping_faults():
+            calls = [variants[name](case, x) for x in sets]
+            samplers[name] = sampler(one, calls, counts[name])
+    round_s = sum(counts[name] * timed[name].call_s for name in samplers)
+    if round_s * rounds > budget_s:
+        rounds = min(rounds, max(FEWEST_ROUNDS, int(budget_s / round_s)))
+    for name, samples_s in interleave(samplers, rounds).items():
+        found[name].samples_s = [] if found[name].fault else samples_s
     return found
+
+
+def sampler(one: Measured, calls: Sequence[Call], count: int) -> Callable[[], float]:
+    """A function that takes a sample of calls in turn, until one raises."""
+    in_turn = cycle(calls)
+
+    def sample() -> float:
+        if not one.fault:
+            with one.keeping_faults():
+                return seconds_per_call(list(islice(in_turn, count)))
+        return math.inf
+
+    return sample
 
 
 def measure_best(row: Row, budget_s: float, longest_s: float = math.inf) -> Found:
@@ -159,18 +181,17 @@ def measure_best(row: Row, budget_s: float, longest_s: float = math.inf) -> Foun
     All configs run interleaved for a few rounds. The quickest of each group, and those that come
     close to it, then run interleaved for all rounds. A group that has a wrong config is wrong.
     """
-    variants = {name: make for group in row.variants.values() for name, make in group.items()}
+    variants = {name: make for group in row.timed.values() for name, make in group.items()}
     first = measure(row.case, variants, rounds=CONFIG_ROUNDS, longest_s=longest_s)
     least_s = {name: min(one.samples_s, default=math.inf) for name, one in first.items()}
     close = {}
-    for group in row.variants.values():
+    for group in row.timed.values():
         limit_s = CLOSE * min(least_s[name] for name in group)
         close |= {name: group[name] for name in group if least_s[name] <= limit_s < math.inf}
     final = measure(row.case, close, budget_s)
     found = {}
-    for key, group in row.variants.items():
-        best = fastest(final, group)
-        of_group = [first[name] for name in group]
+    for key, group in row.timed.items():
+        best, of_group = fastest(final, group), [first[name] for name in group]
         found[key] = replace(final[best] if best else of_group[0], group=of_group)
         found[key].wrong = ", ".join(one.wrong for one in of_group if one.wrong)
     return found
@@ -192,37 +213,7 @@ def first_times(case: Case, variants: Variants) -> dict[str, Measured]:
     return found
 
 
-def take_turns(
-    found: Found, calls: Mapping[str, Sequence[Callable[[], object]]], budget_s: float, rounds: int
-) -> None:
-    """Sample several variants, interleaved; one that raises has no samples.
-
-    Args:
-        found: by name, what gets the samples, and has the duration of a call.
-        calls: by name, the same call on each set of operands.
-        budget_s, rounds: as `measure` takes them.
-    """
-    counts = {name: calls_in_sample(one.call_s) for name, one in found.items()}
-    round_s = sum(counts[name] * one.call_s for name, one in found.items())
-    if round_s * rounds > budget_s:
-        rounds = min(rounds, max(FEWEST_ROUNDS, int(budget_s / round_s)))
-
-    def sampler(name: str) -> Callable[[], float]:
-        in_turn, one = cycle(calls[name]), found[name]
-
-        def sample() -> float:
-            if not one.fault:
-                with one.keeping_faults():
-                    return seconds_per_call(list(islice(in_turn, counts[name])))
-            return math.inf
-
-        return sample
-
-    for name, samples_s in interleave({name: sampler(name) for name in calls}, rounds).items():
-        found[name].samples_s = [] if found[name].fault else samples_s
-
-
-def seconds_per_call(calls: Sequence[Callable[[], object]]) -> float:
+def seconds_per_call(calls: Sequence[Call]) -> float:
     """Time a batch of calls, all of which wait or none."""
     if not isinstance(calls[0], Waiting):
         return float(timer()(calls))
@@ -242,7 +233,7 @@ def timer() -> Any:
     return EventTimer(L2_BYTES)
 
 
-def seconds_by_host(calls: Sequence[Callable[[], object]]) -> float:
+def seconds_by_host(calls: Sequence[Call]) -> float:
     start = time.perf_counter()
     for call in calls:
         call()
@@ -262,12 +253,10 @@ def ratio(found: Found, other: str | None, name: str) -> float | None:
     return found[other].seconds / found[name].seconds
 
 
-def fields(
-    row: Row, name: str, found: Found, rivals: Sequence[str] = (CUBLAS,), **more: Any
-) -> dict[str, Any]:
-    """The extra_info of one variant; `vs_cublas` is the time of the fastest rival over its own."""
+def fields(row: Row, name: str, found: Found) -> dict[str, Any]:
+    """The extra_info of one variant that every suite has."""
     one, case = found[name], row.case
-    choice = one.explanation and one.explanation.choice
+    choice = getattr(one.explanation, "choice", None)
     return {
         "epilogue": "none",
         **asdict(case),
@@ -276,51 +265,75 @@ def fields(
         "gpu_us": 1e6 * one.seconds,
         "tflops": 1e-12 * case.flops / one.seconds,
         "gbytes_per_s": 1e-9 * case.bytes_moved / one.seconds,
-        "vs_cublas": ratio(found, fastest(found, rivals), name),
-        **one.facts,
-        **row.facts,
-        **more,
     }
 
 
+def few(cases: Iterable[Any]) -> list[Any]:
+    """Some of the cases, tiny ones, for the simulator; NumPy has no bfloat16."""
+    tiny = {str(case): case for case in (getattr(c, "tiny", lambda c=c: c)() for c in cases)}
+    found = [case for case in tiny.values() if getattr(case, "dtype", "") != "bfloat16"]
+    return found[:: max(1, -(-len(found) // FEW))]
+
+
 def bench(
-    rows: Sequence[Row],
-    describe: Callable[[Row, str, Found], dict[str, Any]] = fields,
+    cases: Iterable[Any],
+    variants: Any,
+    others: Any = None,
+    more: Describe = lambda *_: {},
+    facts: Any = None,
+    describe: Describe = fields,
     measuring: Callable[[Row], Found] | None = None,
+    cublas: Sequence[str] = (CUBLAS,),
+    rivals: Sequence[str] = (),
+    vs: Mapping[str, str] | None = None,
     **limits: Any,
 ) -> Callable[..., None]:
     """Make the pytest-benchmark function that measures the rows of a suite.
 
     Args:
-        describe: (row, name of a variant, all that was found) -> extra_info.
+        cases: the case of each row.
+        variants, others, facts: as `Row` has them, for all cases; or functions of a case.
+        more: more fields of extra_info.
+        describe: the fields that say what it is, and its time.
         measuring: measures a row; `measure` with the `limits` if it is not given.
+        cublas: names of whose fastest the time over a variant's is its `vs_cublas`.
+        rivals: the same for `vs_rival`; the fastest one's name is `rival`.
+        vs: names of others by the field of the time over a variant's.
     """
-    one_at_a_time = lru_cache(maxsize=1)(
-        measuring or (lambda row: measure(row.case, row.variants, **limits))
-    )
-    pairs = [(row, name) for row in rows for name in row.shown or row.variants]
+    by_default = lambda row: measure(row.case, row.timed, **limits)  # noqa: E731
+    one_at_a_time = lru_cache(maxsize=1)(measuring or by_default)
+
+    def of(given: Any, case: Any) -> Any:
+        return given(case) if callable(given) else given or {}
+
+    cases = few(cases) if SMOKE else cases
+    rows = [Row(case, of(variants, case), of(others, case), of(facts, case)) for case in cases]
+    pairs = [(row, name) for row in rows for name in row.variants]
     is_single = len({name for _, name in pairs}) == 1
-    parameters = [
-        pytest.param(row, name, id=str(row) if is_single else f"{row}-{name}")
-        for row, name in pairs
-    ]
+    ids = [str(row) if is_single else f"{row}-{name}" for row, name in pairs]
 
     @pytest.mark.benchmark(timer=replay_clock)
-    @pytest.mark.parametrize(("row", "name"), parameters)
+    @pytest.mark.parametrize(("row", "name"), pairs, ids=ids)
     def run(benchmark: Any, row: Row, name: str) -> None:
         if getattr(row.case, "dtype", None) == "bfloat16":
             pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
         found = one_at_a_time(row)
         one = found[name]
-        for other in found.keys() - set(row.shown or row.variants):
+        for other in found.keys() - row.variants.keys():
             if found[other].wrong:
                 warnings.warn(f"{row}: {other} is left out: {found[other].wrong}", stacklevel=1)
         if one.wrong:
             pytest.fail(one.wrong, pytrace=False)
         if one.refusal:
             pytest.skip(one.refusal)
-        benchmark.group = str(row.case)
-        benchmark.extra_info.update(describe(row, name, found))
+        benchmark.group, info = str(row.case), dict(describe(row, name, found))
+        if describe is fields:
+            info["vs_cublas"] = ratio(found, fastest(found, cublas), name)
+        if rivals:
+            info["rival"] = fastest(found, rivals)
+            info["vs_rival"] = ratio(found, info["rival"], name)
+        info |= {each: ratio(found, other, name) for each, other in (vs or {}).items()}
+        benchmark.extra_info.update({**info, **one.facts, **row.facts, **more(row, name, found)})
         replay(benchmark, one.samples_s)
 
     return run

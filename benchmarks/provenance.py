@@ -1,11 +1,10 @@
 """Provenance of a result, kept by allow-list, so that no file names a host or a user."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,10 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 MACHINE_KEYS = ("machine", "python_implementation", "python_version", "system")
 CPU_KEYS = ("arch", "brand_raw", "count")
 PACKAGES = (
-    "numpy",
-    "numba",
-    "numba-cuda",
-    "cuda-core",
-    "cuda-bindings",
-    "cuda-toolkit",
-    "nvidia-cublas",
-    "nvidia-cuda-nvrtc",
-    "nvidia-nvjitlink",
-    "nvidia-nvvm",
-    "cupy-cuda12x",
-    "cupy-cuda13x",
-    "torch",
+    "numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings", "cuda-toolkit", "nvidia-cublas",
+    "nvidia-cuda-nvrtc", "nvidia-nvjitlink", "nvidia-nvvm", "cupy-cuda12x", "cupy-cuda13x", "torch",
     "pytest-benchmark",
-)
+)  # fmt: skip
 
 
 def gpu_slug(name: str) -> str:
@@ -40,10 +28,9 @@ def gpu_slug(name: str) -> str:
 
 def clean_machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
     """pytest-benchmark's machine_info without host name, kernel release, build paths and flags."""
-    cleaned = {key: raw[key] for key in MACHINE_KEYS if key in raw}
     cpu = raw.get("cpu", {})
-    cleaned["cpu"] = {key: cpu[key] for key in CPU_KEYS if key in cpu}
-    return cleaned
+    cleaned = {key: raw[key] for key in MACHINE_KEYS if key in raw}
+    return {**cleaned, "cpu": {key: cpu[key] for key in CPU_KEYS if key in cpu}}
 
 
 def machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,11 +42,14 @@ def machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
 def package_versions() -> dict[str, str]:
     versions = {}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
+
+
+def output_of(*command: str) -> str:
+    options: Any = {"capture_output": True, "text": True, "check": True}
+    return str(subprocess.run(command, cwd=REPOSITORY, **options).stdout).strip()
 
 
 def gpu_info() -> dict[str, Any]:
@@ -67,15 +57,10 @@ def gpu_info() -> dict[str, Any]:
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(0)
-    driver = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    asked = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return {
         "name": properties["name"].decode(),
-        "driver": driver.stdout.split()[0],
+        "driver": asked.split()[0],
         "multiprocessors": properties["multiProcessorCount"],
         "l2_bytes": properties["l2CacheSize"],
         "memory_gib": round(properties["totalGlobalMem"] / 2**30),
@@ -88,15 +73,7 @@ def commit_info() -> dict[str, Any]:
     if named:
         return {"id": named}
     try:
-        commit = _git("rev-parse", "HEAD")
-        changes = _git("status", "--porcelain", "--untracked-files=no")
+        changes = output_of("git", "status", "--porcelain", "--untracked-files=no")
+        return {"id": output_of("git", "rev-parse", "HEAD"), "dirty": bool(changes)}
     except (OSError, subprocess.CalledProcessError):
         return {"id": "unknown"}
-    return {"id": commit, "dirty": bool(changes)}
-
-
-def _git(*arguments: str) -> str:
-    finished = subprocess.run(
-        ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    return finished.stdout.strip()

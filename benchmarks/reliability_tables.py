@@ -1,7 +1,5 @@
 """Committed runs of the sanitizer, the soak test and the tests of other libraries as tables."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -9,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from result_files import RESULTS, Extra
-from tables import Column, Part, get, pivot
+from tables import Column, Part, pivot
 
 TESTED = ("torch", "cupy-cuda12x", "cupy-cuda13x", "numpy")  # libraries of the tests, and CuPy
 ERROR = re.compile("an error of .*, more than .*")  # and no other than that of a sample
-SANITIZER_COUNTS = ("cases", "refused", "reports")
+WHEN: list[Column] = [
+    ("date", lambda rows: rows[0]["date"]),
+    ("commit", lambda rows: rows[0]["commit"][:12]),
+]
 
 
 def reliability_tables(root: Path = RESULTS) -> list[Part]:
@@ -30,97 +31,75 @@ def reliability_tables(root: Path = RESULTS) -> list[Part]:
     return parts
 
 
+def subjects(run: dict[str, Any], groups: str) -> list[Extra]:
+    """A row a subject of each group, which is named in `group`."""
+    return [
+        {**outcome, "group": name, "subject": subject, "date": of["date"], "commit": of["commit"]}
+        for name, of in run[groups].items()
+        for subject, outcome in of["subjects"].items()
+    ]
+
+
+def total(header: str, field: str) -> Column:
+    """Sum of a field: of numbers, lengths of lists, counts by reason; or of what is not empty."""
+
+    def size(value: Any) -> int:
+        if isinstance(value, dict):
+            return sum(value.values())
+        return value if isinstance(value, int) else len(value)
+
+    return header, lambda rows: f"{sum(size(row.get(field, 0)) for row in rows):,}"
+
+
+def driver(run: dict[str, Any]) -> str:
+    gpu = run["machine_info"]["gpu"]
+    return f"{gpu['name']}, driver {gpu['driver']}"
+
+
 def drop_in(run: dict[str, Any]) -> list[Part]:
     """One row a suite; then why tests were skipped, and what failed."""
-
-    def total(field: str) -> Any:
-        return lambda rows: f"{sum(_size(row.get(field, 0)) for row in rows):,}"
-
-    rows = [
-        {**outcome, "suite": suite, "date": of["date"], "commit": of["commit"]}
-        for suite, of in run["suites"].items()
-        for outcome in of["subjects"].values()
-    ]
+    rows = subjects(run, "suites")
     gpu, packages = run["machine_info"]["gpu"], run["machine_info"].get("packages", {})
     versions = ", ".join(f"{name} {packages[name]}" for name in packages if name in TESTED)
-    labels = {"passed": "passed", "skipped": "skipped", "failed": "failed"}
-    labels |= {"routed": "calls by dxgemm", "fell_through": "calls that fell through"}
-    columns: list[Column] = [(label, total(field)) for field, label in labels.items()]
-    columns += [("date", lambda rows: rows[0]["date"])]
-    columns += [("commit", lambda rows: rows[0]["commit"][:12])]
+    fields = {name: name for name in ("passed", "skipped", "failed")}
+    fields |= {"calls by dxgemm": "routed", "calls that fell through": "fell_through"}
+    columns = [*(total(header, field) for header, field in fields.items()), *WHEN]
     title = ", ".join(filter(None, (gpu.get("name"), versions))) + ":"
-    parts = pivot(title, rows, [("tests of", get("suite"))], columns)
+    parts = pivot(title, rows, [("tests of", lambda row: row["group"])], columns)
     skipped: Counter[str] = Counter()
+    failed: dict[str, list[str]] = {}
     for row in rows:
         for why, count in row["skipped"].items():
-            skipped[f"{row['suite']}: {ERROR.sub('an error beyond the bound', why)}"] += count
+            skipped[f"{row['group']}: {ERROR.sub('an error beyond the bound', why)}"] += count
+        for text in row["failed"]:
+            reasons = [why for part, why in run["explained"].items() if part in text]
+            failed.setdefault(" ".join(reasons) or text, []).append(text)
     if skipped:
         parts.append("\n".join(f"- Skipped, {why}: {n:,}" for why, n in skipped.most_common(12)))
-    failed: dict[str, list[str]] = {}
-    for text in (text for row in rows for text in row["failed"]):
-        reasons = [why for part, why in run["explained"].items() if part in text]
-        failed.setdefault(" ".join(reasons) or text, []).append(text)
     for why, texts in failed.items():
         more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
         parts.append(f"Failed: {texts[0]}{more}. {why if why != texts[0] else ''}".rstrip())
     return parts
 
 
-def _size(value: Any) -> int:
-    """Number of tests: a number, a list of them, or their counts by reason."""
-    if isinstance(value, dict):
-        return sum(value.values())
-    return len(value) if isinstance(value, list) else value
-
-
 def sanitizer(run: dict[str, Any]) -> list[Part]:
     """One row a lane, and what failed."""
-    rows = [
-        {**outcome, "lane": lane, "subject": subject, "date": of["date"], "commit": of["commit"]}
-        for lane, of in run["lanes"].items()
-        for subject, outcome in of["subjects"].items()
-    ]
-    sums: list[Column] = [
-        (name, lambda rows, name=name: f"{sum(row[name] for row in rows):,}")
-        for name in SANITIZER_COUNTS
-    ]
-    gpu = run["machine_info"]["gpu"]
+    rows = [{**row, "failed": int(bool(row["failure"]))} for row in subjects(run, "lanes")]
+    names = ("cases", "refused", "reports", "failed")
+    columns: list[Column] = [("subjects", lambda rows: f"{len(rows):,}")]
+    columns += [*(total(name, name) for name in names), *WHEN]
     return [
-        *pivot(
-            f"{gpu['name']}, driver {gpu['driver']}:",
-            rows,
-            [("lane", get("lane"))],
-            [
-                ("subjects", lambda rows: f"{len(rows):,}"),
-                *sums,
-                ("failed", lambda rows: f"{sum(bool(row['failure']) for row in rows):,}"),
-                ("date", lambda rows: rows[0]["date"]),
-                ("commit", lambda rows: rows[0]["commit"][:12]),
-            ],
-        ),
-        *(f"Failed in {r['lane']}: {r['subject']}, {r['failure']}." for r in rows if r["failure"]),
+        *pivot(f"{driver(run)}:", rows, [("lane", lambda row: row["group"])], columns),
+        *(f"Failed in {r['group']}: {r['subject']}, {r['failure']}." for r in rows if r["failure"]),
     ]
 
 
 def soak(run: Extra) -> list[Part]:
-    gpu, commit = run["machine_info"]["gpu"], run["commit_info"]["id"][:12]
-    labels = [
-        ("seed", get("seed")),
-        ("minutes", lambda run: f"{run['seconds'] / 60:.1f}"),
-        ("problems", lambda run: f"{run['problems']:,}"),
-        ("calls", lambda run: f"{run['calls']:,}"),
-        ("listed kernels", get("kernels")),
-        ("threads", get("threads")),
-        ("streams", get("streams")),
-        *(
-            (header, lambda run, when=when: f"{run['memory_bytes'][when] / 2**20:.0f}")
-            for header, when in (
-                ("GPU memory, MiB: start", "start"),
-                ("most", "most"),
-                ("end", "end"),
-            )
-        ),
-        ("wrong", lambda run: run["failure"].partition("\n")[0] or "none"),
-    ]
-    title = f"{gpu['name']}, driver {gpu['driver']}, {run['date']}, commit {commit}:"
-    return pivot(title, [run], labels, [], text_columns=1)
+    row = {"seed": run["seed"], "minutes": f"{run['seconds'] / 60:.1f}"}
+    row |= {name: f"{run[name]:,}" for name in ("problems", "calls")}
+    row |= {"listed kernels": run["kernels"], "threads": run["threads"], "streams": run["streams"]}
+    for header, when in (("GPU memory, MiB: start", "start"), ("most", "most"), ("end", "end")):
+        row[header] = f"{run['memory_bytes'][when] / 2**20:.0f}"
+    row["wrong"] = run["failure"].partition("\n")[0] or "none"
+    title = f"{driver(run)}, {run['date']}, commit {run['commit_info']['id'][:12]}:"
+    return pivot(title, [row], list(row), text_columns=1)

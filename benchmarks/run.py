@@ -7,21 +7,18 @@
 Then `python benchmarks/report.py` rewrites the tables of README.md and docs/.
 """
 
-from __future__ import annotations
-
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from provenance import gpu_slug
-from result_files import SUITES, Results, pruned, result_text
+from result_files import RESULTS, SUITES, save
 
-BENCHMARKS = Path(__file__).resolve().parent
+BENCHMARKS = RESULTS.parent
 
 
 def run_suites(suites: Sequence[str], json_path: str | Path) -> int:
@@ -32,40 +29,26 @@ def run_suites(suites: Sequence[str], json_path: str | Path) -> int:
     return subprocess.run(command).returncode
 
 
-def save(suite: str, results: Results, out: Path) -> Path:
-    """Write a suite's JSON into the folder of the GPU it names; returns the file."""
-    folder = out / gpu_slug(results["machine_info"]["gpu"]["name"])
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{suite}.json"
-    path.write_text(result_text(pruned(results)))
-    return path
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes in the simulator")
-    parser.add_argument("--out", type=Path, default=BENCHMARKS / "results")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--commit", help="measured commit, where there is no git checkout")
     arguments = parser.parse_args()
     if arguments.commit:
         os.environ["DXGEMM_COMMIT"] = arguments.commit
-    suites = arguments.suite or SUITES
+    suites, failed = arguments.suite or SUITES, []
     if arguments.smoke:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
         return run_suites(suites, os.devnull)
-
-    failed = []
     for suite in suites:
         with tempfile.TemporaryDirectory() as folder:
             json_path = Path(folder, "results.json")
             if run_suites([suite], json_path) != 0:
                 failed.append(suite)
             if json_path.exists():
-                results = json.loads(json_path.read_text())
-                print(save(suite, results, arguments.out))
+                print(save(suite, json.loads(json_path.read_text()), arguments.out))
     if failed:
         print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

@@ -1,44 +1,16 @@
 """Pages of the site: one for each suite, with a chart, a table, and all rows as CSV."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import tables
 from charts import Range, range_chart
-from provenance import gpu_slug
-from result_files import (
-    OTHERS,
-    REPOSITORY,
-    Extra,
-    Results,
-    accuracy_text,
-    distinct,
-    extras,
-    gpu_name,
-    source,
-)
-from tables import (
-    BASELINES,
-    KIND,
-    Column,
-    Condition,
-    Label,
-    Rows,
-    count,
-    epilogue_text,
-    figure,
-    get,
-    markdown,
-    mean,
-    pivot,
-    ratio,
-    variant_text,
-    where,
-)
+from provenance import REPOSITORY, gpu_slug
+from result_files import Extra, Results, distinct, extras, gpu_name, short_name, source
+from tables import COUNT, NOT_OWN, Column, Label, Rows, accuracy_text, col, mean, text_of
 
 INTRODUCTION = """# Results
 
@@ -49,7 +21,7 @@ medians of the JSON files in `benchmarks/results/`, which also hold their spread
 | suite | rows |
 | --- | ---: |
 """
-# The name of each figure for readers.
+# The name of each figure for readers; a page shows the first that its suite has.
 FIELDS = {
     "vs_rival": "times the fastest rival",
     "vs_cublas": "times cuBLAS",
@@ -59,11 +31,8 @@ FIELDS = {
     "host_us": "microseconds of host time",
     "seconds": "seconds",
 }
-NOT_OWN = {*OTHERS, *BASELINES}
-
-
-def always(row: Extra) -> bool:
-    return True
+EXPLAINED = "the dot is the geometric mean, the line reaches from the least to the largest."
+PROBLEM = ("dtype", "precision", "result_dtype", "m", "n", "k", "batch", "arrangement", "epilogue")
 
 
 def is_own(row: Extra) -> bool:
@@ -75,15 +44,15 @@ class Shown:
     """What the page of a suite shows.
 
     Attributes:
-        field: the figure, one of `FIELDS`.
         labels: what tells the lines of the table apart.
+        field: the figure, one of `FIELDS`; by default the first that the suite has.
         of: the rows that count.
         best_by: of rows that agree in these fields, only the one with the largest figure counts.
     """
 
-    field: str
-    labels: tuple[Label, ...] = (KIND,)
-    of: Condition = is_own
+    labels: tuple[Label, ...] = ("arithmetic",)
+    field: str = ""
+    of: Callable[[Extra], bool] = is_own
     best_by: tuple[str, ...] = ()
 
 
@@ -94,38 +63,30 @@ def family(row: Extra) -> str:
     return "one triangle, mirrored" if "mirrored" in row["symmetry"] else "all tiles"
 
 
-PROBLEM = ("dtype", "precision", "result_dtype", "m", "n", "k", "batch", "arrangement", "epilogue")
 SHOWN = {
-    "ladder": Shown("vs_cublas", (("kernel", get("implementation")), KIND)),
-    "gemm": Shown("vs_cublas", best_by=PROBLEM),
-    "epilogue": Shown("vs_cublas", (("epilogue", epilogue_text),)),
-    "batched": Shown("vs_cublas", (("form", get("way")), KIND)),
-    "choice_regret": Shown("regret"),
-    "half": Shown("vs_rival", (("family", get("family")), KIND)),
-    "triangular": Shown("vs_gemm", (("triangles", get("triangles")), KIND)),
-    "integers": Shown("vs_rival"),
-    "einsum": Shown("vs_rival", (("contraction", lambda row: f"`{row['subscripts']}`"),)),
-    "inner": Shown("vs_rival", (("function", get("function")),)),
-    "fp8": Shown("vs_rival", (("scales", get("scales")), ("sums", lambda r: r["precision"] or ""))),
-    "device": Shown("vs_gemm"),
-    "symmetric": Shown("vs_gemm", (("result", family),)),
+    "ladder": Shown(("kernel", "arithmetic")),
+    "gemm": Shown(best_by=PROBLEM),
+    "epilogue": Shown(("epilogue",)),
+    "batched": Shown((("form", lambda row: row["way"]), "arithmetic")),
+    "choice_regret": Shown(field="regret"),
+    "half": Shown(("family", "arithmetic")),
+    "triangular": Shown(("triangles", "arithmetic"), "vs_gemm"),
+    "einsum": Shown((("contraction", lambda row: f"`{row['subscripts']}`"),)),
+    "inner": Shown((("function", lambda row: row.get("function", "")),)),
+    "fp8": Shown(("scales", ("sums", lambda row: row["precision"] or ""))),
+    "symmetric": Shown((("result", family),), "vs_gemm"),
     "precision": Shown(
-        "vs_cublas",
-        (("dtype", get("dtype")), ("precision", lambda row: variant_text(row["way"]))),
-        lambda row: row["data"] == "normal" and "promoted" not in row["way"] and is_own(row),
+        ("dtype", ("precision", tables.variant_text)),
+        of=lambda row: row["data"] == "normal" and is_own(row),
     ),
     "accuracy": Shown(
+        (("arithmetic", accuracy_text), ("values", lambda row: row["data"])),
         "max_error",
-        (("arithmetic", lambda row: accuracy_text(row["kind"])), ("values", get("data"))),
-        where(implementation="automatic"),
+        lambda row: row["implementation"] == "automatic",
     ),
-    "distributed": Shown("vs_rival", (("product", lambda row: f"`{row['operation']}`"), KIND)),
-    "host_overhead": Shown(
-        "host_us", (("call", lambda row: f"`{row['call']}`"), ("library", get("library"))), always
-    ),
-    "build_time": Shown(
-        "seconds", (("step", get("step")), ("kernel", get("implementation"))), always
-    ),
+    "distributed": Shown((("product", lambda row: f"`{row['operation']}`"), "arithmetic")),
+    "host_overhead": Shown((("call", lambda row: f"`{row['call']}`"), "library"), "host_us"),
+    "build_time": Shown(("step", "kernel"), of=bool),
 }
 
 
@@ -136,97 +97,76 @@ def site_files(gpus: list[dict[str, Results]]) -> dict[str, str]:
         measured = [suites[suite] for suites in gpus if suite in suites]
         number = sum(len(extras(results)) for results in measured)
         lines.append(f"| [{suite}](results/{suite}.md) | {number} |\n")
-        for results in measured:
-            files[f"results/{csv_name(suite, results)}"] = csv_text(results)
         files |= suite_page(suite, measured)
     return {"results.md": INTRODUCTION + "".join(lines), **files}
 
 
 def suite_page(suite: str, measured: list[Results]) -> dict[str, str]:
-    """The page of a suite, and its chart; `measured` has its results on each GPU."""
-    shown = SHOWN.get(suite) or Shown(first_field(measured))
-    rows = [{**row, "gpu": short_name(r)} for r in measured for row in rows_of(shown, r)]
-    title = FIELDS[shown.field]
+    """The page of a suite, its chart, and its rows; `measured` has its results on each GPU."""
+    shown = SHOWN.get(suite, Shown())
+    field = shown.field or next(
+        field for field in FIELDS if any(row.get(field) for r in measured for row in extras(r))
+    )
+    rows = [
+        {**row, "gpu": short_name(results)}
+        for results in measured
+        for row in best(shown, [r for r in extras(results) if r.get(field) and shown.of(r)], field)
+    ]
+    title = FIELDS[field]
+    is_times = title.startswith("times")
     texts = [f"# {suite}", what_it_times(suite)]
-    chart = range_chart(f"{suite}, {title}", ranges(shown, rows), title, title.startswith("times"))
+    chart = range_chart(f"{suite}, {title}", ranges(shown, rows, field), title, is_times)
     if chart:
+        meaning = EXPLAINED + " Above 1 dxgemm is faster." * is_times
         texts.append(f"![{title}]({suite}.svg)")
-        texts.append(f"*{title[0].upper()}{title[1:]}: {EXPLAINED[title.startswith('times')]}*")
-    texts.append(markdown(pivot("", rows, shown.labels, columns(shown, rows))))
+        texts.append(f"*{title[0].upper()}{title[1:]}: {meaning}*")
+    texts.append(tables.markdown(tables.pivot("", rows, shown.labels, columns(field, rows))))
+    files = {f"results/{suite}.svg": chart} if chart else {}
     for results in measured:
-        link = f"[All {len(extras(results))} rows]({csv_name(suite, results)}) as CSV"
-        texts.append(f"**{gpu_name({suite: results})}.** {link}. {source(results)}")
-    files = {f"results/{suite}.md": "\n\n".join(texts) + "\n"}
-    return files | ({f"results/{suite}.svg": chart} if chart else {})
+        name = f"{suite}-{gpu_slug(gpu_name(results))}.csv"
+        link = f"[All {len(extras(results))} rows]({name}) as CSV"
+        texts.append(f"**{gpu_name(results)}.** {link}. {source(results)}")
+        files[f"results/{name}"] = csv_text(results)
+    return files | {f"results/{suite}.md": "\n\n".join(texts) + "\n"}
 
 
-EXPLAINED = {
-    True: "the dot is the geometric mean, the line reaches from the least to the largest. "
-    "Above 1 dxgemm is faster.",
-    False: "the dot is the geometric mean, the line reaches from the least to the largest.",
-}
+def best(shown: Shown, rows: Rows, field: str) -> Rows:
+    """Of rows that agree in `best_by`, the one with the largest figure."""
+    kept: dict[object, Extra] = {}
+    for number, row in enumerate(rows):
+        key = tuple(row.get(name) for name in shown.best_by) or number
+        kept[key] = max(kept.get(key, row), row, key=lambda row: row[field])
+    return list(kept.values())
 
 
-def first_field(measured: list[Results]) -> str:
-    """The first of `FIELDS` that a suite has, where `SHOWN` does not say one."""
-    rows = [row for results in measured for row in extras(results)]
-    return next(field for field in FIELDS if any(row.get(field) for row in rows))
-
-
-def rows_of(shown: Shown, results: Results) -> Rows:
-    """The rows that count, each with a figure."""
-    rows = [row for row in extras(results) if row.get(shown.field) and shown.of(row)]
-    if not shown.best_by:
-        return rows
-    best: dict[tuple[object, ...], Extra] = {}
-    for row in rows:
-        problem = tuple(row.get(name) for name in shown.best_by)
-        best[problem] = max(best.get(problem, row), row, key=lambda row: row[shown.field])
-    return list(best.values())
-
-
-def columns(shown: Shown, rows: Rows) -> list[Column]:
+def columns(field: str, rows: Rows) -> list[Column]:
     """Number of rows; of each GPU the mean, and the least or the largest: whichever is worse."""
-    is_ratio = shown.field.startswith("vs_")
-    text: Callable[[float], str] = ratio if is_ratio or shown.field == "regret" else figure
-    worst, header = (min, "least") if is_ratio else (max, "most")
-    found: list[Column] = [("rows", count)]
+    is_ratio = field.startswith("vs_")
+    text: Callable[[float], str] = tables.ratio if is_ratio or field == "regret" else tables.figure
+    found: list[Column] = [COUNT]
     for gpu in distinct(row["gpu"] for row in rows):
-        for name, pick in ((gpu, mean), (header, worst)):
-
-            def cell(of: Rows, gpu: str = gpu, pick: Callable[..., float] = pick) -> str:
-                values = [row[shown.field] for row in of if row["gpu"] == gpu]
-                return text(pick(values)) if values else ""
-
-            found.append((name, cell))
+        found.append(col(gpu, field, mean, text, gpu=gpu))
+        worst, header = (min, "least") if is_ratio else (max, "most")
+        found.append(col(header, field, worst, text, gpu=gpu))
     return found
 
 
-def ranges(shown: Shown, rows: Rows) -> list[Range]:
+def ranges(shown: Shown, rows: Rows, field: str) -> list[Range]:
     """Mean, least and largest figure of each line of the table, by GPU."""
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:
-        label = " ".join(filter(None, (str(text(row)) for _, text in shown.labels)))
+        label = " ".join(filter(None, (text_of(label, row) for label in shown.labels)))
         label = label.replace("`", "").replace("\\", "")
-        groups.setdefault((label, row["gpu"]), []).append(row[shown.field])
+        groups.setdefault((label, row["gpu"]), []).append(row[field])
     return [Range(*key, mean(of), min(of), max(of)) for key, of in groups.items()]
 
 
 def what_it_times(suite: str) -> str:
-    """The first line of the docstring of a suite's program."""
+    """The first paragraph of the docstring of a suite's program."""
     path = REPOSITORY / "benchmarks" / f"bench_{suite}.py"
     path = path if path.exists() else path.with_name(f"{suite}_times.py")
     docstring = ast.get_docstring(ast.parse(path.read_text())) if path.exists() else None
     return (docstring or "").partition("\n\n")[0].replace("\n", " ")
-
-
-def short_name(results: Results) -> str:
-    """`NVIDIA H100 80GB HBM3` -> `H100`."""
-    return gpu_name({"": results}).split()[1]
-
-
-def csv_name(suite: str, results: Results) -> str:
-    return f"{suite}-{gpu_slug(gpu_name({suite: results}))}.csv"
 
 
 def csv_text(results: Results) -> str:

@@ -1,25 +1,11 @@
 """The results as tables, each a pivot of a suite's rows: `TABLES` by suite, and README's."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from result_files import (
-    OTHERS,
-    Extra,
-    Results,
-    accuracy_text,
-    arithmetic,
-    distinct,
-    extras,
-    gpu_name,
-    is_square,
-    kind_of,
-    size_of,
-)
+from result_files import OTHERS, Extra, Results, distinct, extras, is_square, short_name
 
 import dxgemm
 from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
@@ -27,14 +13,8 @@ from dxgemm.problem.define import contiguous_problem
 
 SPEED_SIZES = (1024, 4096)  # of the table in README
 SPEED_KINDS = (
-    "float64",
-    "emulated float64",
-    "float32",
-    "emulated float32",
-    "float16",
-    "bfloat16",
-    "int8",
-)
+    "float64", "emulated float64", "float32", "emulated float32", "float16", "bfloat16", "int8",
+)  # fmt: skip
 LADDER_SIZES = (4096, 8192)
 # What computes an epilogue or a reduction otherwise, by the name of its rows.
 BASELINES = {
@@ -49,13 +29,13 @@ MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 
 
+ACCURACY_KINDS = {"emulated": "emulated float32", "emulated_float64": "emulated float64"}
+NOT_OWN = {*OTHERS, *BASELINES}
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts, which may hold links and code as Markdown has them.
-
-    Attributes:
-        text_columns: number of leading columns that are text; the others are figures.
-    """
+    """Rows of texts, which may hold links and code; columns after `text_columns` are figures."""
 
     title: str
     header: Sequence[str]
@@ -65,26 +45,67 @@ class Table:
 
 Part = Table | str  # a table, or a paragraph
 Rows = list[Extra]
-Condition = Callable[[Extra], bool]
-Cell = Callable[[Rows], str]
-Label = tuple[str, Callable[[Extra], Any]]  # header, text of a row
-Column = tuple[str, Cell]  # header, cell of the rows of a line
+Label = str | tuple[str, Callable[[Extra], Any]]  # header, text of a row
+Column = tuple[str, Callable[[Rows], str]]  # header, cell of the rows of a line
+
+
+def size_of(row: Extra) -> str:
+    return f"{row['m']} x {row['n']} x {row['k']}"
+
+
+def kind_of(row: Extra) -> str:
+    """The arithmetic, such as `tf32`, `int8 to float32`, `emulated float64, 14 moduli`."""
+    dtype, precision, result = (row.get(name) for name in ("dtype", "precision", "result_dtype"))
+    if precision in (None, "tf32"):
+        text = precision or dtype
+    elif precision == "3m":
+        text = f"{dtype} by three products"
+    else:
+        count = precision.removeprefix("emulated")
+        text = f"emulated {dtype}" + (f", {count} moduli" if count else "")
+    return f"{text} to {result}" if result else text
+
+
+def accuracy_text(row: Extra) -> str:
+    """Name of an arithmetic of the suite `accuracy`."""
+    return ACCURACY_KINDS.get(row["kind"], row["kind"].replace("_", " "))
+
+
+def epilogue_text(row: Extra) -> str:
+    """Code of an epilogue, with the bars escaped that a table would take for its own."""
+    return f"`{row['epilogue']}`".replace("|", "\\|")
+
+
+# Labels that are not the field of their name.
+LABELS: dict[str, Callable[[Extra], Any]] = {
+    "arithmetic": kind_of,
+    "m x n x k": size_of,
+    "layout": lambda row: row["arrangement"],
+    "epilogue": epilogue_text,
+    "kernel": lambda row: row.get("implementation", ""),
+}
+
+
+def text_of(label: Label, row: Extra) -> str:
+    name, text = label if isinstance(label, tuple) else (label, LABELS.get(label))
+    return str(text(row) if text else row.get(name, ""))
 
 
 def pivot(
     title: str,
     rows: Iterable[Extra],
     labels: Sequence[Label],
-    columns: Iterable[Column],
+    columns: Iterable[Column] = (),
     text_columns: int | None = None,
 ) -> list[Part]:
     """A line for all rows with the same labels; no table if there are no rows."""
     groups: dict[tuple[str, ...], Rows] = {}
     for row in rows:
-        groups.setdefault(tuple(str(text(row)) for _, text in labels), []).append(row)
+        groups.setdefault(tuple(text_of(label, row) for label in labels), []).append(row)
     columns = list(columns)
     lines = [[*label, *(cell(of) for _, cell in columns)] for label, of in groups.items()]
-    header = [header for header, _ in (*labels, *columns)]
+    names = [label if isinstance(label, str) else label[0] for label in labels]
+    header = [*names, *(name for name, _ in columns)]
     return [Table(title, header, lines, text_columns or len(labels))] if lines else []
 
 
@@ -105,84 +126,89 @@ def figure(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def where(**fields: Any) -> Condition:
-    """The condition that a row has these values."""
-    return lambda row: all(row.get(name) == value for name, value in fields.items())
-
-
-always = where()
+def ratio(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def first(found: list[Any]) -> Any:
     return found[0]
 
 
-def cell(
-    name: str,
-    of: Condition = always,
-    text: Callable[[Any], str] = figure,
+mean = statistics.geometric_mean
+
+
+def col(
+    header: str,
+    field: str,
     pick: Callable[[list[Any]], Any] = first,
-) -> Cell:
-    """The cell of a field: of its values where a condition holds, the one that is picked."""
+    text: Callable[[Any], str] | None = None,
+    quickest: bool = False,
+    **equal: Any,
+) -> Column:
+    """Column of a field: of the rows with these values the one that is picked.
 
-    def cell_of(rows: Rows) -> str:
-        found = [row[name] for row in rows if of(row) and row.get(name) is not None]
-        return text(pick(found)) if found else ""
+    Args:
+        text: text of a value; of ratios and other figures by default.
+        quickest: True for the value of the quickest of the rows.
+    """
+    text = text or (ratio if "vs_" in field or field == "over" else figure)
 
-    return cell_of
+    def cell(rows: Rows) -> str:
+        found = [row for row in rows if all(row.get(name) == v for name, v in equal.items())]
+        if quickest:
+            found.sort(key=lambda row: row["gpu_us"])
+        values = [row[field] for row in found if row.get(field) is not None]
+        return text(pick(values)) if values else ""
+
+    return header, cell
 
 
-def times(name: str, of: Condition = always, pick: Callable[[list[Any]], Any] = first) -> Cell:
-    """The same for a ratio."""
-    return cell(name, of, ratio, pick)
-
-
-def across(rows: Rows, name: str, cell_where: Callable[[Condition], Cell]) -> list[Column]:
+def across(rows: Rows, name: str, field: str, *how: Any) -> list[Column]:
     """A column for each value of a field."""
     found = distinct(row[name] for row in rows)
     ordered = sorted(found) if all(isinstance(value, int) for value in found) else found
-    return [(str(value), cell_where(where(**{name: value}))) for value in ordered]
+    return [col(str(value), field, *how, **{name: value}) for value in ordered]
 
 
-def quickest(of: Condition, text: Callable[[Extra], str]) -> Cell:
-    """The cell of the quickest of the rows where a condition holds."""
-
-    def cell_of(rows: Rows) -> str:
-        found = [row for row in rows if of(row)]
-        return text(min(found, key=lambda row: row["gpu_us"])) if found else ""
-
-    return cell_of
+COUNT: Column = ("rows", lambda rows: str(len(rows)))
 
 
-def count(rows: Rows) -> str:
-    return str(len(rows))
+@dataclass(frozen=True)
+class View:
+    """A table of a suite.
 
+    Attributes:
+        title, columns: functions of the rows where these decide.
+        of: condition for a row to count.
+        more: fields to add to a row.
+        text_columns: number of leading columns of text, if not that of the labels.
+    """
 
-def get(name: str) -> Callable[[Extra], Any]:
-    return lambda row: row.get(name, "")
+    title: Any
+    labels: Sequence[Label]
+    columns: Any
+    of: Callable[[Extra], Any] = lambda row: True
+    more: Callable[[Extra], Extra] = lambda row: {}
+    text_columns: int | None = None
 
-
-mean = statistics.geometric_mean
-KIND, SIZE, DTYPE = ("arithmetic", kind_of), ("m x n x k", size_of), ("dtype", get("dtype"))
-LAYOUT = ("layout", get("arrangement"))
+    def __call__(self, results: Results) -> list[Part]:
+        rows = [{**row, **self.more(row)} for row in extras(results) if self.of(row)]
+        title, columns = (f(rows) if callable(f) else f for f in (self.title, self.columns))
+        return pivot(title, rows, self.labels, columns, self.text_columns)
 
 
 def speed_table(gpus: list[dict[str, Results]]) -> list[Part]:
     """One row a kind of arithmetic: x cuBLAS on squares, and on random problems, of each GPU."""
     rows: Rows = []
     for suites in gpus:
-        gpu = gpu_name(suites).split()[1]
+        gpu, random = short_name(next(iter(suites.values()))), extras(suites.get("choice_regret"))
         rows += [{**row, "column": f"{gpu}, {row['m']}"} for row in square_rows(suites)]
-        rows += [{**row, "column": f"{gpu}, random"} for row in suite_rows(suites, "choice_regret")]
+        rows += [{**row, "column": f"{gpu}, random"} for row in random]
     shown = [row for row in rows if kind_of(row) in SPEED_KINDS and row["vs_cublas"]]
-    columns: list[Column] = []
-    for name in distinct(row["column"] for row in shown):
-        pick: Any = mean if name.endswith("random") else max
-        columns.append((name, times("vs_cublas", where(column=name), pick)))
+    columns = [
+        col(name, "vs_cublas", mean if name.endswith("random") else max, column=name)
+        for name in distinct(row["column"] for row in shown)
+    ]
     shown.sort(key=lambda row: SPEED_KINDS.index(kind_of(row)))
     return pivot("", shown, [("x cuBLAS", kind_of)], columns)
 
@@ -190,34 +216,12 @@ def speed_table(gpus: list[dict[str, Results]]) -> list[Part]:
 def square_rows(suites: dict[str, Results]) -> Rows:
     """Own kernels on row-major squares: of the suite `gemm`, else of the suite `precision`."""
     others = (*OTHERS, "batch_invariant")
-    rows = [row for row in suite_rows(suites, "gemm") if row["implementation"] not in others]
+    rows = [row for row in extras(suites.get("gemm")) if row["implementation"] not in others]
     known = {kind_of(row) for row in rows}
-    named = [{**row, "precision": row["way"]} for row in suite_rows(suites, "precision")]
+    named = [{**row, "precision": row["way"]} for row in extras(suites.get("precision"))]
     rows += [row for row in named if row["data"] == "normal" and kind_of(row) not in known]
-    plain = where(batch=1, arrangement="row_row_row")
-    return [row for row in rows if is_square(row, *SPEED_SIZES) and plain(row)]
-
-
-def suite_rows(suites: dict[str, Results], suite: str) -> Rows:
-    return extras(suites[suite]) if suite in suites else []
-
-
-def pipelines(results: Results) -> list[Part]:
-    """One row a kind of arithmetic and a layout; where TF32 is permitted, the faster pipeline."""
-    rows = [
-        row
-        for row in extras(results)
-        if row["implementation"] in ("pipeline", "pipeline_tma")
-        and row["precision"] in (None, "tf32")
-        and row["batch"] == 1
-        and row["vs_cublas"]
-        and is_square(row)
-        and row["m"] >= 512
-        and row["m"] & (row["m"] - 1) == 0
-    ]
-    columns = across(rows, "m", lambda of: times("vs_cublas", of, max))
-    title = "cuBLASDx pipelines on m = n = k, times cuBLAS:"
-    return pivot(title, rows, [KIND, LAYOUT], columns)
+    rows = [row for row in rows if (row["batch"], row["arrangement"]) == (1, "row_row_row")]
+    return [row for row in rows if is_square(row, *SPEED_SIZES)]
 
 
 def rungs() -> list[Any]:
@@ -240,107 +244,56 @@ def rung_rows(results: Results, *sizes: int) -> Rows:
 
 def ladder(results: Results, folder: str = "../handwritten/") -> list[Part]:
     """One row a rung and an arithmetic; `folder` leads from the page to the kernels."""
-    known = {rung.name: rung for rung in rungs()}
-    links = {name: f"[{name}]({folder}{kernel_path(rung)})" for name, rung in known.items()}
-    links["cublas"] = "cuBLAS"
+    numbers = {rung.name: rung.rung for rung in rungs()}
+    links = {rung.name: f"[{rung.name}]({folder}{kernel_path(rung)})" for rung in rungs()}
     columns: list[Column] = []
     for size in LADDER_SIZES:
-        columns += [
-            (f"{size}, TFLOP/s", cell("tflops", where(m=size))),
-            ("x cuBLAS", times("vs_cublas", where(m=size))),
-        ]
-    return pivot(
-        "The ladder on m = n = k:",
-        rung_rows(results, *LADDER_SIZES),
-        [
-            ("rung", lambda row: getattr(known.get(row["implementation"]), "rung", "")),
-            ("kernel", lambda row: links[row["implementation"]]),
-            ("arithmetic", arithmetic),
-        ],
-        [*columns, ("x CUDA C++", times("vs_twin"))],
-    )
+        columns.append(col(f"{size}, TFLOP/s", "tflops", m=size))
+        columns.append(col("x cuBLAS", "vs_cublas", m=size))
+    labels: list[Label] = [
+        ("rung", lambda row: numbers.get(row["implementation"], "")),
+        ("kernel", lambda row: links.get(row["implementation"], "cuBLAS")),
+        ("arithmetic", lambda row: row["precision"] or row["dtype"]),
+    ]
+    columns.append(col("x CUDA C++", "vs_twin"))
+    rows = rung_rows(results, *LADDER_SIZES)
+    return pivot("The ladder on m = n = k:", rows, labels, columns)
 
 
-def epilogue_text(row: Extra) -> str:
-    """Code of an epilogue, with the bars escaped that a table would take for its own."""
-    return f"`{row['epilogue']}`".replace("|", "\\|")
+CASE: list[Label] = [("dtype", kind_of), "epilogue", "m x n x k", "layout"]
 
 
-def is_own(row: Extra) -> bool:
-    return row["implementation"] not in BASELINES
-
-
-def is_other(row: Extra) -> bool:
-    return not is_own(row)
-
-
-def kernel_text(row: Extra) -> str:
+def named(row: Extra) -> Extra:
     parts = row["implementation"], row["config"], row.get("way")
-    return " ".join(part for part in parts if part)
+    other = BASELINES.get(row["implementation"])
+    return {"kernel": " ".join(filter(None, parts)), "other": other, "own": other is None}
 
 
 def epilogue_best(results: Results) -> list[Part]:
     """One row a case that others compute too: the best kernel of dxgemm against the best other."""
-    labels = [("dtype", kind_of), ("epilogue", epilogue_text), SIZE, LAYOUT]
-    compared = {tuple(text(row) for _, text in labels) for row in extras(results) if is_other(row)}
-    return pivot(
-        "Fused epilogues and reductions against the fastest other method:",
-        [row for row in extras(results) if tuple(text(row) for _, text in labels) in compared],
-        labels,
-        [
-            ("best kernel", quickest(is_own, kernel_text)),
-            ("best other", quickest(is_other, lambda row: BASELINES[row["implementation"]])),
-            ("TFLOP/s", quickest(is_own, lambda row: figure(row["tflops"]))),
-            ("other", quickest(is_other, lambda row: figure(row["tflops"]))),
-            ("x other", quickest(is_own, lambda row: ratio(row["vs_cublas"]))),
-            ("automatic choice", times("vs_cublas", where(is_automatic=True))),
-            ("x no epilogue", quickest(is_own, lambda row: ratio(row["vs_plain"]))),
-        ],
-        text_columns=6,
-    )
 
+    def case(row: Extra) -> tuple[str, ...]:
+        return tuple(text_of(label, row) for label in CASE)
 
-def epilogue_costs(results: Results) -> list[Part]:
-    """Percent of time that an epilogue adds to the automatic choice; the dearest of layouts."""
-    rows = [
-        {**row, "cost": 100 * (1 / row["vs_plain"] - 1)}
-        for row in extras(results)
-        if "way" not in row
-        and " | " not in row["epilogue"]
-        and row["is_automatic"]
-        and row["vs_plain"]
+    compared = {case(row) for row in extras(results) if row["implementation"] in BASELINES}
+    columns = [
+        col("best kernel", "kernel", text=str, quickest=True, own=True),
+        col("best other", "other", text=str, quickest=True, own=False),
+        col("TFLOP/s", "tflops", quickest=True, own=True),
+        col("other", "tflops", quickest=True, own=False),
+        col("x other", "vs_cublas", quickest=True, own=True),
+        col("automatic choice", "vs_cublas", is_automatic=True),
+        col("x no epilogue", "vs_plain", quickest=True, own=True),
     ]
-    columns = across(rows, "dtype", lambda of: cell("cost", of, "{:.1f}".format, max))
-    title = "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:"
-    return pivot(title, rows, [("epilogue", epilogue_text)], columns)
+    title = "Fused epilogues and reductions against the fastest other method:"
+    return View(title, CASE, columns, lambda row: case(row) in compared, named, 6)(results)
 
 
-def sm80(results: Results) -> list[Part]:
-    """Kernels over `mma.sync` against cuBLAS: large squares, and means over all sizes."""
-    columns: list[Column] = []
-    for size in (4096, 8192):
-        square = where(m=size, n=size, k=size)
-        columns += [
-            (f"{size}, TFLOP/s", cell("tflops", square, pick=max)),
-            ("x cuBLAS", quickest(square, lambda row: ratio(row["vs_cublas"]))),
-        ]
-    for header, is_odd in (("multiples of 8, x cuBLAS", False), ("odd sizes, x cuBLAS", True)):
-        columns.append((header, times("vs_cublas", where(is_odd=is_odd), mean)))
-    rows = [
-        {**row, "is_odd": any(row[name] % 8 for name in "mnk")}
-        for row in extras(results)
-        if row["vs_cublas"]
-    ]
-    title = "Squares, then geometric means over all measured sizes:"
-    return pivot(title, rows, [KIND], columns)
-
-
-def variant_text(variant: str) -> str:
-    """The name of a column."""
-    number = variant.removeprefix("emulated")
-    if variant.startswith("emulated") and number.isdigit():
-        return f"{number} moduli"
-    return variant.replace("cublas", "cuBLAS")
+def variant_text(row: Extra) -> str:
+    """Name of a precision of the suite `precision`."""
+    number = row["way"].removeprefix("emulated")
+    is_count = row["way"] != number and number.isdigit()
+    return f"{number} moduli" if is_count else row["way"].replace("cublas", "cuBLAS")
 
 
 def precision_rates(results: Results) -> list[Part]:
@@ -349,39 +302,34 @@ def precision_rates(results: Results) -> list[Part]:
     for dtype in distinct(row["dtype"] for row in extras(results)):
         rows = [r for r in extras(results) if (r["dtype"], r["data"]) == (dtype, "normal")]
         timed = {size_of(row) for row in rows if row["way"] == PREPARED}
-        shown = [r for r in rows if size_of(r) in timed and "promoted" not in r["way"]]
+        rows = [{**row, "name": variant_text(row)} for row in rows if size_of(row) in timed]
         columns = [
-            *across(shown, "way", lambda of: cell("tflops", of)),
-            ("emulated x cuBLAS", times("vs_cublas", where(way="emulated"))),
-            ("b prepared x cuBLAS", times("vs_cublas", where(way=PREPARED))),
+            *across(rows, "name", "tflops"),
+            col("emulated x cuBLAS", "vs_cublas", way="emulated"),
+            col("b prepared x cuBLAS", "vs_cublas", way=PREPARED),
         ]
-        named = [(variant_text(header), cell_of) for header, cell_of in columns]
-        parts += pivot(f"{dtype} products by precision, TFLOP/s:", shown, [SIZE], named)
+        title = f"{dtype} products by precision, TFLOP/s:"
+        parts += pivot(title, rows, ["m x n x k"], columns)
     return parts
 
 
 def precision_refusals(results: Results) -> list[Part]:
     """Times of calls whose operands fail the validity check, against the native product."""
-    native = {
-        (row["dtype"], row["data"], size_of(row)): row["gpu_us"]
-        for row in extras(results)
-        if row["way"] == row["dtype"]
-    }
-    rows = []
-    for row in filter(where(way="emulated", is_native=True), extras(results)):
-        native_us = native.get((row["dtype"], row["data"], size_of(row)))
-        if native_us:
-            rows.append({**row, "native_us": native_us, "over": row["gpu_us"] / native_us})
-    return pivot(
+
+    def problem(row: Extra) -> tuple[str, ...]:
+        return row["dtype"], row["data"], size_of(row)
+
+    native = {problem(r): r["gpu_us"] for r in extras(results) if r["way"] == r["dtype"]}
+    return View(
         "Calls whose operands fail the validity check, so that native arithmetic answers:",
-        rows,
-        [DTYPE, ("operands", get("data")), SIZE],
+        ["dtype", ("operands", lambda row: row["data"]), "m x n x k"],
         [
-            ("emulated, us", cell("gpu_us")),
-            ("native, us", cell("native_us")),
-            ("emulated / native", times("over")),
+            col("emulated, us", "gpu_us"),
+            ("native, us", lambda rows: figure(native[problem(rows[0])])),
+            ("emulated / native", lambda rows: ratio(rows[0]["gpu_us"] / native[problem(rows[0])])),
         ],
-    )
+        lambda row: row["way"] == "emulated" and row["is_native"] and problem(row) in native,
+    )(results)
 
 
 def precision_bits() -> list[Part]:
@@ -397,204 +345,172 @@ def precision_bits() -> list[Part]:
     return [Table(title, header, lines)]
 
 
-def accuracy_summary(results: Results) -> list[Part]:
-    """One row a kind of arithmetic: the worst error of the choice, of cuBLAS, of any kernel."""
-    own = where(is_own=True)
-    rows = [{**row, "is_own": row["implementation"] != "cublas"} for row in extras(results)]
-    return pivot(
-        f"Largest error of an element up to k = {max(row['k'] for row in rows)}, in eps |A| |B|, "
-        "and the largest share of what the tests allow:",
-        rows,
-        [("arithmetic", lambda row: accuracy_text(row["kind"]))],
-        [
-            *(
-                (header, cell("max_error", where(implementation=name), pick=max))
-                for header, name in (("automatic choice", "automatic"), ("cuBLAS", "cublas"))
-            ),
-            ("any kernel", cell("max_error", own, pick=max)),
-            ("of what is allowed", cell("ratio", own, pick=max)),
-        ],
-    )
+def distributed_columns(rows: Rows) -> list[Column]:
+    """Time beside that of its parts and of its rivals, then hosts' times."""
+    columns = [col("us", "us"), col("arithmetic", "gemm_us"), col("moves", "comm_us")]
+    columns += [col("NCCL, cuBLAS", "nccl_us"), col("async-TP", "async_tp_us")]
+    if all("host_us" in row for row in rows):
+        columns += [col("host", "host_us"), col("host, NCCL", "nccl_host_us")]
+        columns += [col("host, async-TP", "async_tp_host_us")]
+    return [*columns, col("x rival", "vs_rival")]
 
 
-def distributed(results: Results) -> list[Part]:
-    """One row a product: its time beside that of its parts and of its rivals, then hosts' times."""
-    columns = {
-        "us": "us", "gemm_us": "arithmetic", "comm_us": "moves", "nccl_us": "NCCL, cuBLAS",
-        "async_tp_us": "async-TP",
-    }  # fmt: skip
-    if all("host_us" in row for row in extras(results)):
-        columns |= {
-            "host_us": "host", "nccl_host_us": "host, NCCL", "async_tp_host_us": "host, async-TP",
-        }  # fmt: skip
-    ranks = ", ".join(map(str, distinct(row["ranks"] for row in extras(results))))
-    return pivot(
-        f"Microseconds on {ranks} GPUs of one host:",
-        extras(results),
-        [("product", lambda r: f"`{r['operation']}`"), DTYPE, SIZE, ("method", get("method"))],
-        [*((name, cell(field)) for field, name in columns.items()), ("x rival", times("vs_rival"))],
-    )
-
-
-def fp8(results: Results) -> list[Part]:
+def fp8_columns(rows: Rows) -> list[Column]:
     """TFLOP/s by kind of scales, and of sums of whole operands."""
-    kinds = {"tensor": "one", "row": "rows", "block": "blocks"}
-    labels = [
-        SIZE,
-        ("layout", lambda row: " ".join(row["layout"].split("_")[:2])),
-    ]
-    columns = []
-    for scales, text in kinds.items():
-        for precision in (None, "fast"):
-            of = where(scales=scales, precision=precision)
-            if any(map(of, extras(results))):
-                name = f"{text}, {precision}" if precision else text
-                columns.append((f"{name}, TFLOP/s", cell("tflops", of)))
-                columns.append(("x cuBLASLt", times("vs_rival", of)))
-    return pivot("By scales:", extras(results), labels, columns)
+    columns, measured = [], {(row["scales"], row["precision"]) for row in rows}
+    for scales, text in (("tensor", "one"), ("row", "rows"), ("block", "blocks")):
+        for precision, name in ((None, text), ("fast", f"{text}, fast")):
+            if (scales, precision) in measured:
+                of = {"scales": scales, "precision": precision}
+                columns.append(col(f"{name}, TFLOP/s", "tflops", **of))
+                columns.append(col("x cuBLASLt", "vs_rival", **of))
+    return columns
 
 
-def fp8_layers(results: Results) -> list[Part]:
-    """Epilogues with results of float8, and groups."""
-    rows = extras(results)
-    layers = [row for row in rows if "groups" not in row]
-    groups = [row for row in rows if "groups" in row]
-    ends = {"one scale": "bias | gelu_tanh", "scales of rows": "bias | gelu_tanh | quantise_rows"}
-    columns = [
-        (f"{text}, {name}", of(where(epilogue=epilogue)))
-        for text, epilogue in ends.items()
-        for name, of in (
-            ("TFLOP/s", lambda fits: cell("tflops", fits)),
-            ("x plain", lambda fits: times("vs_plain", fits)),
-            ("x torch", lambda fits: times("vs_rival", fits)),
-        )
-    ]
-    by_scales = [
-        (f"{text}, {name}", of(where(scales=scales)))
-        for scales, text in (("row", "rows"), ("block", "blocks"))
-        for name, of in (
-            ("TFLOP/s", lambda fits: cell("tflops", fits)),
-            ("x torch", lambda fits: times("vs_rival", fits)),
-        )
-    ]
-    return [
-        *pivot("Bias and gelu_tanh, with a result of float8:", layers, [SIZE], columns),
-        *pivot("Groups of rows, by scales:", groups, [("groups", get("groups")), SIZE], by_scales),
-    ]
+LAYER_FIELDS = {"TFLOP/s": "tflops", "x plain": "vs_plain", "x torch": "vs_rival"}
+LAYER_ENDS = {"one scale": "bias | gelu_tanh", "scales of rows": "bias | gelu_tanh | quantise_rows"}
 
 
-def fp8_accuracy(results: Results) -> list[Part]:
-    """Bits of |a| |b| that are right in every element, over k."""
-    columns = [
-        (f"{data}, {text}{name}", cell("kept_bits", where(
-            data=data, precision=precision, implementation=implementation
-        )))
-        for data in ("normal", "uniform")
-        for precision, text in ((None, "promoted"), ("fast", "fast"))
-        for implementation, name in (("automatic", ""), ("torch._scaled_mm", ", cuBLASLt"))
-    ]  # fmt: skip
-    title = "float8: bits of |a| |b| that are right in every element of 64 x 128:"
-    return pivot(title, extras(results), [("k", get("k"))], columns)
+def integers_of(row: Extra) -> str:
+    return row["dtype"] + (f" modulo {row['modulus']}" if row.get("modulus") else "")
 
 
 def integers(results: Results) -> list[Part]:
     """TOP/s of squares by operands and modulus, and at one size the rivals and the products."""
-    squares = [row for row in extras(results) if is_square(row) and row["batch"] == 1]
-    squares = [row for row in squares if row["n"] in INTEGER_SIZES]
-    form_of = {_integers_of(row): row["form"] for row in squares if row["n"] == COMPARED_SIZE}
-    at = where(n=COMPARED_SIZE)
-    return pivot(
+    compared = [row for row in extras(results) if is_square(row, COMPARED_SIZE)]
+    form_of = {integers_of(row): row["form"] or "1 product" for row in compared}
+    columns = [col(f"n = {n}", "tops", n=n) for n in INTEGER_SIZES]
+    columns += [col("x CuPy", "vs_cupy", n=COMPARED_SIZE), col("x JAX", "vs_jax", n=COMPARED_SIZE)]
+    return View(
         f"TOP/s of n x n matrices; products and rivals for n = {COMPARED_SIZE}:",
-        squares,
-        [
-            ("operands", _integers_of),
-            ("computed as", lambda row: form_of.get(_integers_of(row)) or "1 product"),
-        ],
-        [
-            *((f"n = {n}", cell("tops", where(n=n))) for n in INTEGER_SIZES),
-            ("x CuPy", times("vs_cupy", at)),
-            ("x JAX", times("vs_jax", at)),
-        ],
-    )
+        [("operands", integers_of), ("computed as", lambda row: form_of[integers_of(row)])],
+        columns,
+        lambda row: is_square(row, *INTEGER_SIZES) and row["batch"] == 1,
+    )(results)
 
 
-def _integers_of(row: Extra) -> str:
-    return row["dtype"] + (f" modulo {row['modulus']}" if row.get("modulus") else "")
-
-
-def device(results: Results) -> list[Part]:
-    """Products of tiles against `gemm`, and chains of two products against two calls."""
-    chains = [row for row in extras(results) if "k1" in row]
-    tiles = [row for row in extras(results) if "tile_m" in row]
-    labels = [
-        DTYPE, SIZE, ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
-        ("instruction", lambda row: row["instruction"] or ""),
-    ]  # fmt: skip
-    in_turn = where(implementation="tiles in turn")
-    columns = [
-        ("us", cell("gpu_us")), ("x gemm", times("vs_gemm")),
-        ("in turn, x gemm", times("vs_gemm", in_turn)),
-    ]  # fmt: skip
-    sizes = [("m", get("m")), ("k and n", get("n")), ("columns between", get("k1"))]
-    own = [row for row in chains if row["vs_two_calls"] is not None]
-    by_kernel = across(own, "implementation", lambda of: times("vs_two_calls", of))
-    return [
-        *pivot("One product:", tiles, labels, columns),
-        *pivot("Two products, x two calls:", own, sizes, by_kernel),
-    ]
-
-
-def patched(results: Results) -> list[Part]:
-    """Random products against torch's own, and scikit-learn before and after."""
-    random = [row for row in extras(results) if row["family"] == "random"]
-    tasks = [row for row in extras(results) if row["family"] != "random"]
-    columns: list[Column] = [("products", count)]
-    for header, name in (("x torch", "vs_rival"), ("on the GPU alone", "gpu_vs_rival")):
-        columns += [(header, times(name, pick=mean)), ("least", times(name, pick=min))]
-    columns += [("by dxgemm", lambda rows: str(sum(row["routed"] for row in rows)))]
-    ms = [
-        ("ms", cell("before_ms")),
-        ("patched", cell("ms")),
-        ("calls by dxgemm", cell("routed", text=str)),
-    ]
-    return [
-        *pivot("Random products of torch:", random, [KIND], columns),
-        *pivot("scikit-learn on patches of its photographs:", tasks, [("", get("task"))], ms),
-    ]
-
-
-def inner(results: Results) -> list[Part]:
-    """Products by inner functions against their instructions, torch, and themselves with argmin."""
-    labels = [
-        ("function", get("inner")), DTYPE, SIZE,
-        ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
-    ]  # fmt: skip
-    columns = [
-        ("us", cell("gpu_us")), ("10^12 pairs/s", cell("tpairs_per_s")),
-        ("x bound", times("vs_bound")), ("x torch.cdist", times("vs_cdist")),
-        ("x torch.compile", times("vs_compiled")), ("x with argmin", times("vs_plain")),
-    ]  # fmt: skip
-    return pivot("Other times over dxgemm's:", extras(results), labels, columns)
-
-
-def build_time(results: Results) -> list[Part]:
-    """Seconds of each step of a process, of several dtypes and kernels the most."""
-    labels = [("step", get("step")), ("kernel", get("implementation"))]
-    return pivot("Seconds:", extras(results), labels, [("seconds", cell("seconds", pick=max))])
+def at(size: int) -> dict[str, int]:
+    return dict.fromkeys("mnk", size)
 
 
 # Tables of a suite on the pages of docs/ that concern it.
 TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
-    "build_time": [build_time],
-    "epilogue": [epilogue_best, epilogue_costs],
-    "sm80": [sm80],
-    "patch": [patched],
-    "distributed": [distributed],
-    "fp8": [fp8],
-    "fp8_layers": [fp8_layers],
-    "fp8_accuracy": [fp8_accuracy],
+    "build_time": [View("Seconds:", ["step", "kernel"], [col("seconds", "seconds", max)])],
+    "gemm": [View(
+        "cuBLASDx pipelines on m = n = k, times cuBLAS:", ["arithmetic", "layout"],
+        lambda rows: across(rows, "m", "vs_cublas", max),
+        lambda row: row["implementation"] in ("pipeline", "pipeline_tma") and row["vs_cublas"]
+        and row["precision"] in (None, "tf32") and row["batch"] == 1
+        and is_square(row, *(2**power for power in range(9, 20))),
+    )],
+    "epilogue": [epilogue_best, View(
+        "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:", ["epilogue"],
+        lambda rows: across(rows, "dtype", "cost", max, "{:.1f}".format),  # the dearest of layouts
+        lambda row: "way" not in row and " | " not in row["epilogue"]
+        and row["is_automatic"] and row["vs_plain"],
+        lambda row: {"cost": 100 * (1 / row["vs_plain"] - 1)},
+    )],
+    "sm80": [View(
+        "Squares, then geometric means over all measured sizes:", ["arithmetic"],
+        [
+            col("4096, TFLOP/s", "tflops", max, **at(4096)),
+            col("x cuBLAS", "vs_cublas", quickest=True, **at(4096)),
+            col("8192, TFLOP/s", "tflops", max, **at(8192)),
+            col("x cuBLAS", "vs_cublas", quickest=True, **at(8192)),
+            col("multiples of 8, x cuBLAS", "vs_cublas", mean, is_odd=False),
+            col("odd sizes, x cuBLAS", "vs_cublas", mean, is_odd=True),
+        ],
+        lambda row: row["vs_cublas"],
+        lambda row: {"is_odd": any(row[name] % 8 for name in "mnk")},
+    )],
+    "patch": [View(
+        "Random products of torch:", ["arithmetic"],
+        [
+            ("products", COUNT[1]), col("x torch", "vs_rival", mean), col("least", "vs_rival", min),
+            col("on the GPU alone", "gpu_vs_rival", mean), col("least", "gpu_vs_rival", min),
+            col("by dxgemm", "routed", sum, str),
+        ],
+        lambda row: row["family"] == "random",
+    ), View(
+        "scikit-learn on patches of its photographs:", [("", lambda row: row["task"])],
+        [col("ms", "before_ms"), col("patched", "ms"), col("calls by dxgemm", "routed", text=str)],
+        lambda row: row["family"] != "random",
+    )],
+    "distributed": [View(
+        lambda rows: f"Microseconds on {rows[0]['ranks']} GPUs of one host:",
+        [("product", lambda row: f"`{row['operation']}`"), "dtype", "m x n x k", "method"],
+        distributed_columns,
+    )],
+    "fp8": [View(
+        "By scales:",
+        ["m x n x k", ("layout", lambda row: " ".join(row["arrangement"].split("_")[:2]))],
+        fp8_columns,
+    )],
+    "fp8_layers": [View(
+        "Bias and gelu_tanh, with a result of float8:", ["m x n x k"],
+        [
+            col(f"{text}, {name}", field, epilogue=epilogue)
+            for text, epilogue in LAYER_ENDS.items() for name, field in LAYER_FIELDS.items()
+        ],
+        lambda row: "groups" not in row,
+    ), View(
+        "Groups of rows, by scales:", ["groups", "m x n x k"],
+        [
+            col(f"{text}, {name}", LAYER_FIELDS[name], scales=scales)
+            for scales, text in (("row", "rows"), ("block", "blocks"))
+            for name in ("TFLOP/s", "x torch")
+        ],
+        lambda row: "groups" in row,
+    )],
+    "fp8_accuracy": [View(
+        "float8: bits of |a| |b| that are right in every element of 64 x 128:", ["k"],
+        [
+            col(f"{d}, {text}{name}", "kept_bits", data=d, precision=p, implementation=made)
+            for d in ("normal", "uniform") for p, text in ((None, "promoted"), ("fast", "fast"))
+            for made, name in (("automatic", ""), ("torch._scaled_mm", ", cuBLASLt"))
+        ],
+    )],
+    "accuracy": [View(
+        lambda rows: f"Largest error of an element up to k = {max(row['k'] for row in rows)}, in "
+        "eps |A| |B|, and the largest share of what the tests allow:",
+        [("arithmetic", accuracy_text)],
+        [
+            col("automatic choice", "max_error", max, implementation="automatic"),
+            col("cuBLAS", "max_error", max, implementation="cublas"),
+            col("any kernel", "max_error", max, is_own=True),
+            col("of what is allowed", "ratio", max, is_own=True),
+        ],
+        more=lambda row: {"is_own": row["implementation"] != "cublas"},
+    )],
     "integers": [integers],
-    "device": [device],
-    "inner": [inner],
+    "device": [View(
+        "One product:",
+        [
+            "dtype", "m x n x k", ("tile", lambda row: f"{row['tile_m']} x {row['tile_n']}"),
+            ("instruction", lambda row: row["instruction"] or ""),
+        ],
+        [
+            col("us", "gpu_us"), col("x gemm", "vs_gemm"),
+            col("in turn, x gemm", "vs_gemm", implementation="tiles in turn"),
+        ],
+        lambda row: "tile_m" in row,
+    ), View(
+        "Two products, x two calls:",
+        ["m", ("k and n", lambda row: row["n"]), ("columns between", lambda row: row["k1"])],
+        lambda rows: across(rows, "implementation", "vs_two_calls"),
+        lambda row: row.get("vs_two_calls") is not None,
+    )],
+    "inner": [View(
+        "Other times over dxgemm's:",
+        [
+            ("function", lambda row: row["inner"]), "dtype", "m x n x k",
+            ("layout, batch", lambda row: f"{row['arrangement']}, {row['batch']}"),
+        ],
+        [
+            col("us", "gpu_us"), col("10^12 pairs/s", "tpairs_per_s"), col("x bound", "vs_bound"),
+            col("x torch.cdist", "vs_cdist"), col("x torch.compile", "vs_compiled"),
+            col("x with argmin", "vs_plain"),
+        ],
+    )],
     "precision": [precision_rates, precision_refusals],
-}
+}  # fmt: skip
