@@ -1,14 +1,16 @@
 """Regret of the choice: its time over the best candidate's, on problems without a table.
 
 Random workloads (`dxgemm.tuning.workloads`, another seed than `dxgemm tune` takes) of every dtype,
-precision, layout, batches and epilogues, and a few batches of large matrices. On each, the choice,
+precision, layout, batches and epilogues, and a few batches of large matrices; those of half
+precision are the suite `choice_regret_half`. On each, the choice,
 cuBLAS and every candidate that may be best by the model are checked exactly and timed in turn, out
 of the cache. Then the choice, the best of dxgemm's own candidates and cuBLAS are timed again: the
 least of many noisy times is too small. `regret` is the choice's new time over the best's,
 `vs_cublas` that of cuBLAS, with a kernel behind it for the epilogue, over the choice's.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -34,25 +36,26 @@ FIRST_ROUNDS, FINAL_ROUNDS = 5, 15
 HOPELESS = 1.6
 
 
-def list_workloads() -> list[Workload]:
+def list_workloads(is_half: bool) -> list[Workload]:
     if SMOKE:
-        return [Workload("float32", 5, 6, 3)]
+        return [Workload("float16" if is_half else "float32", 5, 6, 3)]
     arithmetics = (*ARITHMETICS, ("bfloat16", None))
     tuned = set(square_workloads(arithmetics))
     others = (workload for workload in random_workloads(arithmetics, SEED) if workload not in tuned)
-    return [*islice(others, COUNT), *LARGE_BATCHES]
+    of_all = [*islice(others, COUNT), *LARGE_BATCHES]
+    return [one for one in of_all if (one.dtype in ("float16", "bfloat16")) == is_half]
 
 
 @cache
-def build_all() -> None:
+def build_all(is_half: bool) -> None:
     """Build the kernels of all workloads, in parallel."""
     if not SMOKE:
-        build_candidates(list_workloads(), device_facts(0), hopeless=HOPELESS)
+        build_candidates(list_workloads(is_half), device_facts(0), hopeless=HOPELESS)
 
 
-def measure_choice(row: Row) -> Found:
+def measure_choice(is_half: bool, row: Row) -> Found:
     """Times of the choice, of the best candidate by its name, and of cuBLAS."""
-    build_all()
+    build_all(is_half)
     device, problem = device_facts(0), row.case.problem()
     chosen = choose(problem, device)
     bench = Bench(row.case, timer(), cast=to_dtype)
@@ -120,10 +123,14 @@ def cublas_sampler(bench: Bench, workload: Workload) -> Sampler | None:
     return Sampler(calls, timer())
 
 
-bench_choice_regret = bench(
-    list_workloads(),
-    {OWN: None},
-    describe=describe,
-    measuring=measure_choice,
-    vs={"vs_cublas": CUBLAS},
-)
+def suite(is_half: bool) -> Callable[..., None]:
+    return bench(
+        list_workloads(is_half),
+        {OWN: None},
+        describe=describe,
+        measuring=partial(measure_choice, is_half),
+        vs={"vs_cublas": CUBLAS},
+    )
+
+
+bench_choice_regret = suite(is_half=False)

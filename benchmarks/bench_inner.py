@@ -5,17 +5,19 @@ product. `vs_cdist` and `vs_compiled` are the times of `torch.cdist` and of the 
 form over it. That is compiled for any shape of a dtype, anew for offsets of 64 bits and for another
 order of b, and left out if a kernel takes longer than `COMPILE_S`. With the inner function `l1` the
 nearest column is also found in the same kernel; `vs_plain` is the time of the product over that.
-Results must be exact on small integers.
+int16 is computed two at a time; `vs_float32` is the time of the same product in float32 over it.
+Rivals run after all else: their calls of up to 0.1 s at full power lower the GPU's clock for more
+than their own samples. Results must be exact on small integers.
 """
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from cases import SMOKE, Call, Case, Operands, as_tensor, grid, same, to_dtype, torch, widened, xp
-from measuring import OWN, Found, Row, bench
+from measuring import OWN, Found, Row, bench, measure
 from oracle import inputs
 
 import dxgemm
@@ -23,13 +25,14 @@ from dxgemm import inners, reductions
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.runtime.device import device_facts
 
-COMPILE_S = 8  # of torch.compile, for one kernel
+COMPILE_S = 30  # of torch.compile, for one kernel
 CHECKED = 64  # rows and columns of a result
 # 10**12 pairs a second at which the two instructions of a function were measured to issue in
 # float32, on the 132 SMs of an H100; in float64 half of it.
 ISSUED = {"l1": 15.2, "chebyshev": 14.2, "squared_euclidean": 15.2, "min_plus": 14.0}
+ISSUED |= dict.fromkeys(("min_plus_int16", "max_plus_int16"), 32.8)
 MEASURED_SMS = 132
-NEAREST, CDIST, COMPILED = "argmin", "torch.cdist", "torch.compile"
+NEAREST, CDIST, COMPILED, FLOAT32 = "argmin", "torch.cdist", "torch.compile", "float32"
 SIZES = [1024, 4096, (4096, 4096, 128), (20000, 2000, 64), (1000, 1003, 517)]
 
 # What broadcast points give in a library; and the p of torch.cdist. Each is a function of its own:
@@ -39,7 +42,10 @@ FORMS: dict[str, tuple[Callable[[Any, Any, Any], Any], float | None]] = {
     "chebyshev": (lambda library, x, y: library.amax(abs(x - y), -1), float("inf")),
     "squared_euclidean": (lambda library, x, y: library.sum((x - y) ** 2, -1), None),
     "min_plus": (lambda library, x, y: library.amin(x + y, -1), None),
+    "min_plus_int16": (lambda library, x, y: library.amin(x + y, -1), None),
+    "max_plus_int16": (lambda library, x, y: library.amax(x + y, -1), None),
 }
+RIVALLED = ("l1", "chebyshev", "min_plus")  # functions that torch computes too
 FEW = ["l1", "min_plus"]  # functions that are measured beyond float32 and `SIZES`
 
 
@@ -48,6 +54,9 @@ class InnerCase(Case):
     """Points in the rows of a and in the columns of b, and an inner function of `FORMS`."""
 
     inner: str = ""
+
+    def tiny(self) -> Any:
+        return replace(super().tiny(), k=4)  # pairs of int16
 
     @property
     def exact_fills(self) -> tuple[Any, Any]:
@@ -79,7 +88,16 @@ def points(x: Operands) -> tuple[Any, Any]:
 
 
 def own(case: InnerCase, x: Operands) -> Call:
-    return dxgemm.plan(x.a, x.b, inner=getattr(inners, case.inner), out=x.out)
+    a, b = x.a, x.b
+    if case.dtype == "int16":  # pairs of neighbours along k
+        a, b = a.view("int32"), b.T.view("int32").T
+    return dxgemm.plan(a, b, inner=getattr(inners, case.inner), out=x.out)
+
+
+def in_float32(case: InnerCase, x: Operands) -> Call:
+    inner = getattr(inners, case.inner.removesuffix("_int16"))
+    a, b, out = (array.astype("float32") for array in (x.a, x.b, x.out))
+    return dxgemm.plan(a, b, inner=inner, out=out)
 
 
 def nearest(case: InnerCase, x: Operands) -> Call:
@@ -125,20 +143,32 @@ def compiled_form(case: InnerCase) -> Any:
 
 
 def others(case: InnerCase) -> dict[str, Any]:
+    if case.dtype == "int16":
+        return {FLOAT32: in_float32}
     found: dict[str, Any] = {NEAREST: nearest} if case.inner == "l1" else {}
-    found |= {COMPILED: compiled} if case.batch == 1 else {}
-    has_cdist = FORMS[case.inner][1] is not None and case.dtype in ("float32", "float64")
-    return found | ({CDIST: cdist} if has_cdist else {})
+    if case.dtype != "float32" or case.batch > 1 or case.inner not in RIVALLED:
+        return found
+    return found | {COMPILED: compiled} | ({CDIST: cdist} if FORMS[case.inner][1] else {})
+
+
+def measured(row: Row) -> Found:
+    """Own kernels first, then torch's."""
+    own = {name: make for name, make in row.timed.items() if name not in (CDIST, COMPILED)}
+    rivals = {name: make for name, make in row.timed.items() if name not in own}
+    found = measure(row.case, own, 0.1)
+    return found | (measure(row.case, rivals, 0.1, longest_s=0.25) if rivals else {})
 
 
 def describe(row: Row, name: str, found: Found) -> dict[str, Any]:
     case, seconds = row.case, found[name].seconds
-    pairs, rate = case.flops / 2, ISSUED[case.inner] / (2 if case.dtype == "float64" else 1)
+    pairs = case.batch * case.m * case.n * case.k
+    rate = ISSUED[case.inner] / (2 if case.dtype == "float64" else 1)
     bound_s = 1e-12 * pairs / (rate * device_facts(0).sm_count / MEASURED_SMS)
     times = {"tpairs_per_s": 1e-12 * pairs / seconds}
     if NEAREST in found and found[NEAREST].samples_s:
         times["vs_plain"] = seconds / found[NEAREST].seconds
-    return times if SMOKE else {**times, "vs_bound": bound_s / seconds}
+    is_bounded = not SMOKE and not case.dtype.startswith("complex")
+    return {**times, "vs_bound": bound_s / seconds} if is_bounded else times
 
 
 COLUMNS = {"arrangement": "row_col_row"}
@@ -147,7 +177,11 @@ FURTHER += [{"dtype": "float32", "size": 4096}, {"size": (64, 64, 65536), **COLU
 FURTHER += [{"size": (500, 500, 500, 64), **COLUMNS}, {"size": (32, 32, 32, 4096)}]
 FURTHER += [{"dtype": "float16", "size": SIZES[2], **COLUMNS}]
 FURTHER += [{"dtype": "int32", "size": SIZES[1], **COLUMNS}]
-CASES = grid(InnerCase, inner=[*FORMS], dtype="float32", size=SIZES, of=COLUMNS)
+CASES = grid(InnerCase, inner=[*RIVALLED, "squared_euclidean"], dtype="float32", size=SIZES,
+             of=COLUMNS)  # fmt: skip
+INT16 = [name for name in FORMS if name.endswith("int16")]
+CASES += grid(InnerCase, inner=INT16, dtype="int16", size=SIZES[:4], of=COLUMNS)
+CASES += grid(InnerCase, inner=["squared_euclidean"], dtype="complex64", size=[1024])
 for inner in FEW:
     for kind in FURTHER:
         of = {"dtype": "float32", **kind}
@@ -157,7 +191,6 @@ bench_inner = bench(
     {OWN: own},
     others,
     describe,
-    vs={"vs_cdist": CDIST, "vs_compiled": COMPILED},
-    budget_s=0.1,
-    longest_s=0.25,
+    measuring=measured,
+    vs={"vs_cdist": CDIST, "vs_compiled": COMPILED, "vs_float32": FLOAT32},
 )

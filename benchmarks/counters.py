@@ -18,8 +18,8 @@ from provenance import commit_info, gpu_info, gpu_slug
 from result_files import RESULTS, extras, is_square
 
 import dxgemm
-from dxgemm.cli.counters import ncu_command
-from dxgemm.cli.profile import launch_once, measure
+from dxgemm.cli.counters import Launch, ncu_command
+from dxgemm.cli.profile import launch_once, profiled_launches
 from dxgemm.cli.rungs import Arithmetic, is_made_for, rungs
 
 SIZE = 4096
@@ -41,6 +41,24 @@ def launches_of(arguments: Any, ladder: Path) -> list[tuple[Any, Arithmetic, str
     ]
 
 
+def profiled(launches: int | None) -> list[Launch]:
+    """Launches of this program with --launch, as `ncu_command` counts them."""
+    ncu = shutil.which("ncu")
+    if ncu is None:
+        sys.exit(f"{sys.argv[0]}: ncu is not on the PATH")
+    command = ncu_command([*sys.argv, "--launch"], ncu=ncu, launches=launches, as_csv=True)
+    return profiled_launches(command)
+
+
+def write(out: Path, name: str, **content: Any) -> None:
+    gpu = gpu_info()
+    path = out / gpu_slug(gpu["name"]) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = {"gpu": gpu, "dxgemm": dxgemm.__version__, "commit_info": commit_info(), **content}
+    path.write_text(json.dumps(file, indent=1, sort_keys=True) + "\n")
+    print(f"counted in {path}")
+
+
 def main() -> int:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--rung", action="append", help="name; default: all")
@@ -48,28 +66,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--launch", action="store_true", help="what the profiler runs")
     arguments = parser.parse_args()
-    gpu = gpu_info()
-    launches = launches_of(arguments, RESULTS / gpu_slug(gpu["name"]) / "ladder.json")
+    ladder = RESULTS / gpu_slug(gpu_info()["name"]) / "ladder.json"
+    launches = launches_of(arguments, ladder)
     if arguments.launch:
         for rung, kind, config in launches:
             launch_once(rung, config, kind, SIZE)
         return 0
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        sys.exit("counters.py: ncu is not on the PATH")
-    command = ncu_command([*sys.argv, "--launch"], ncu=ncu, launches=len(launches), as_csv=True)
-    counted = measure(command)
+    counted = profiled(len(launches))
     if len(counted) != len(launches):
         sys.exit(f"counters.py: {len(launches)} launches, {len(counted)} counted")
     counters = {
         f"{rung.name} {kind.value}": {"config": config, **values}
-        for (rung, kind, config), values in zip(launches, counted, strict=True)
+        for (rung, kind, config), (_, values) in zip(launches, counted, strict=True)
     }
-    file = {"gpu": gpu, "dxgemm": dxgemm.__version__, "commit_info": commit_info(), "size": SIZE}
-    path = arguments.out / gpu_slug(gpu["name"]) / "ladder_counters.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**file, "counters": counters}, indent=1, sort_keys=True) + "\n")
-    print(f"{len(counted)} launches counted in {path}")
+    write(arguments.out, "ladder_counters", size=SIZE, counters=counters)
     return 0
 
 

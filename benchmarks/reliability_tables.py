@@ -3,11 +3,15 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from result_files import RESULTS, Extra
 from tables import Column, Part, pivot
+
+from dxgemm.cli.counters import busiest_pipe
 
 TESTED = ("torch", "cupy-cuda12x", "cupy-cuda13x", "numpy")  # libraries of the tests, and CuPy
 ERROR = re.compile("an error of .*, more than .*")  # and no other than that of a sample
@@ -29,6 +33,33 @@ def reliability_tables(root: Path = RESULTS) -> list[Part]:
         none = f"No run is committed yet; `make {command}` makes one on a GPU."
         parts += [f"### {title}", *([p for run in runs for p in tables(run)] or [none])]
     return parts
+
+
+def behind_tables(root: Path = RESULTS) -> list[Part]:
+    """Counters of the cases in which a rival is faster: dxgemm's figure before the rival's."""
+    parts: list[Part] = []
+    for path in sorted(root.glob("*/behind_counters.json")):
+        found = json.loads(path.read_text())
+        for case, entry in found["cases"].items():
+            own, rival = (max(entry[who], key=itemgetter("time_ns")) for who in ("own", "rival"))
+            entry |= {"case": case, "main": (own, rival)}
+        title = f"{found['gpu']['name']}, commit {found['commit_info']['id'][:12]}: dxgemm / rival"
+        parts += pivot(title, found["cases"].values(), ["case", "why"], BEHIND)
+    return parts
+
+
+def both(header: str, text: Callable[[Extra], str]) -> Column:
+    """Figures of the longest kernels of both calls."""
+    return header, lambda rows: " / ".join(map(text, rows[0]["main"]))
+
+
+BEHIND: list[Column] = [
+    ("us", lambda rows: f"{rows[0]['own_us']:.1f} / {rows[0]['rival_us']:.1f}"),
+    both("DRAM, % of peak", lambda kernel: f"{kernel['dram_percent']:.0f}"),
+    both("from L2, MB", lambda kernel: f"{kernel['l2_read_bytes'] / 1e6:.0f}"),
+    both("busiest unit, %", lambda kernel: "{} {:.0f}".format(*busiest_pipe(kernel))),
+    both("waves", lambda kernel: f"{kernel['waves']:.1f}"),
+]
 
 
 def subjects(run: dict[str, Any], groups: str) -> list[Extra]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tables
 from charts import share_chart, shares, speed_chart
-from reliability_tables import reliability_tables
+from reliability_tables import behind_tables, reliability_tables
 from result_files import REPOSITORY, Results, gpu_name, load_results, source
 from tables import LADDER_SIZES, TABLES, Part, Table, kernel_path, ladder, markdown, rungs
 
@@ -46,6 +46,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
     parts = {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
+        DOCS / "benchmarking.md": markdown(behind_tables()),
         DOCS / "reliability.md": markdown(reliability_tables()),
         HANDWRITTEN / "README.md": handwritten_readme(gpus),
     }

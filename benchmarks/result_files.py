@@ -9,9 +9,10 @@ from provenance import REPOSITORY, gpu_slug
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 SUITES = (
-    "ladder", "host_overhead", "build_time", "gemm", "epilogue", "batched", "choice_regret", "sm80",
-    "half", "skinny", "symmetric", "triangular", "patch", "complex", "integers", "einsum", "inner",
-    "fp8", "fp8_layers", "fp8_accuracy", "device", "precision", "accuracy",
+    "ladder", "host_overhead", "build_time", "gemm", "epilogue", "batched", "choice_regret",
+    "choice_regret_half", "sm80", "half", "skinny", "symmetric", "triangular", "patch", "complex",
+    "integers", "einsum", "inner", "fp8", "fp8_layers", "fp8_accuracy", "device", "precision",
+    "accuracy",
 )  # fmt: skip
 OTHERS = ("cublas", "torch", "nvmath", "nvmath.device")  # of suite gemm, besides dxgemm's own
 # Of each benchmark, and of its `stats`.

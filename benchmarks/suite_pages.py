@@ -69,6 +69,7 @@ SHOWN = {
     "epilogue": Shown(("epilogue",)),
     "batched": Shown((("form", lambda row: row["way"]), "arithmetic")),
     "choice_regret": Shown(field="regret"),
+    "choice_regret_half": Shown(field="regret"),
     "half": Shown(("family", "arithmetic")),
     "triangular": Shown(("triangles", "arithmetic"), "vs_gemm"),
     "einsum": Shown((("contraction", lambda row: f"`{row['subscripts']}`"),)),

@@ -201,7 +201,9 @@ def speed_table(gpus: list[dict[str, Results]]) -> list[Part]:
     """One row a kind of arithmetic: x cuBLAS on squares, and on random problems, of each GPU."""
     rows: Rows = []
     for suites in gpus:
-        gpu, random = short_name(next(iter(suites.values()))), extras(suites.get("choice_regret"))
+        gpu = short_name(next(iter(suites.values())))
+        names = ("choice_regret", "choice_regret_half")
+        random = [row for name in names for row in extras(suites.get(name))]
         rows += [{**row, "column": f"{gpu}, {row['m']}"} for row in square_rows(suites)]
         rows += [{**row, "column": f"{gpu}, random"} for row in random]
     shown = [row for row in rows if kind_of(row) in SPEED_KINDS and row["vs_cublas"]]
@@ -509,7 +511,7 @@ TABLES: dict[str, Sequence[Callable[[Results], list[Part]]]] = {
         [
             col("us", "gpu_us"), col("10^12 pairs/s", "tpairs_per_s"), col("x bound", "vs_bound"),
             col("x torch.cdist", "vs_cdist"), col("x torch.compile", "vs_compiled"),
-            col("x with argmin", "vs_plain"),
+            col("x float32", "vs_float32"), col("x with argmin", "vs_plain"),
         ],
     )],
     "precision": [precision_rates, precision_refusals],

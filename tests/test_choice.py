@@ -358,11 +358,11 @@ def test_tiles_of_wgmma_take_what_tensor_cores_and_memories_take(configs_of_a_gp
     counts = (11, 6), (11, 12), (7, 19)  # of tiles along m and n: 66, 132 and 133
     half, whole, more = (times(128 * m, 192 * n, 8192)[name] for m, n in counts)
     assert half < 0.95 * whole and 1.3 * whole < more < 1.95 * whole
-    # Rows that begin at no cache line are fetched as two; a pair of blocks fetches less of them.
+    # Rows that begin at no cache line are fetched in pieces; a pair of blocks fetches less of them.
     aligned, shifted = times(4096, 4096, 8192), times(4096, 4096, 8200)
-    assert all(shifted[config] > 1.1 * us for config, us in aligned.items())
+    assert all(shifted[config] > 1.04 * us for config, us in aligned.items())
     single, pair = "128x176 stages 5 pingpong", "128x176 stages 5 pingpong paired"
-    assert shifted[pair] < shifted[single] and aligned[single] < aligned[pair]
+    assert shifted[pair] < 0.9 * shifted[single] and aligned[pair] > 0.99 * aligned[single]
     # Panels of an MN-major b are fetched whole, from where a tile begins.
     across = times(4096, 4096, 8192, "row_row")
     assert across[name] == aligned[name]

@@ -1,5 +1,7 @@
 """The command line on real files: results, bad input, atomic output, JSON."""
 
+from __future__ import annotations
+
 import errno
 import importlib
 import io
@@ -36,14 +38,15 @@ def invoke(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def succeed(*arguments: object) -> Any:
+def printed(*arguments: object) -> str:
+    """What a command that succeeds prints."""
     result = invoke(*arguments)
     assert result.exit_code == 0, result.stderr
-    return result
+    return result.stdout
 
 
 def invoke_json(*arguments: object) -> Any:
-    return json.loads(succeed(*arguments, "--json").stdout)
+    return json.loads(printed(*arguments, "--json"))
 
 
 def invoke_process(
@@ -54,23 +57,25 @@ def invoke_process(
     environment["DXGEMM_CACHE_DIR"] = str(cache)
     if simulator is not None:
         environment["NUMBA_ENABLE_CUDASIM"] = simulator
-    return subprocess.run(
-        [sys.executable, "-m", "dxgemm", *map(str, arguments)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    program = [sys.executable, "-m", "dxgemm", *map(str, arguments)]
+    return subprocess.run(program, env=environment, capture_output=True, text=True)
 
 
 def assert_refused(result: Any, *fragments: str, status: int = 2) -> None:
     """One line that says why, last on stderr; nothing on stdout."""
-    assert result.exit_code == status
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (status, "")
     assert "Traceback" not in result.stderr
     reason = result.stderr.splitlines()[-1]
     assert reason.startswith("dxgemm: ")
     for fragment in fragments:
         assert fragment in reason
+
+
+# Small integers, float32: (5, 4), (4, 3) and (5, 3).
+A, B, C = (
+    np.random.default_rng(1).integers(-9, 9, shape).astype(np.float32)
+    for shape in ((5, 4), (4, 3), (5, 3))
+)
 
 
 @pytest.fixture
@@ -87,12 +92,7 @@ def save(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def operands(save: Callable[..., Path]) -> tuple[Path, Path, Path]:
-    """A (5, 4), B (4, 3) and C (5, 3) of small integers, float32."""
-    random = np.random.default_rng(1)
-    a, b, c = (
-        random.integers(-9, 9, shape).astype(np.float32) for shape in ((5, 4), (4, 3), (5, 3))
-    )
-    return save("A", a), save("B", b), save("C", c)
+    return save("A", A), save("B", B), save("C", C)
 
 
 @pytest.fixture
@@ -100,83 +100,67 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "out.npy"
 
 
+INT8 = np.int8([[-128, 127]]), np.int8([[127], [-128]]), np.int32([[2**30]])
+INT8_SUM = -3 * (INT8[0].astype(int) @ INT8[1]) + 2147483647 * INT8[2].astype(int)
+BATCH = np.arange(12.0).reshape(2, 3, 2), np.asfortranarray(np.arange(8.0).reshape(2, 4))
+WIDE, COMPLEX = (np.ones((1, 1), dtype) for dtype in (np.int64, np.complex64))
+# Operands, options, result and what is printed of it.
+RUNS: dict[str, tuple[Any, Any, Any, str]] = {
+    "product": ((A, B), (), A @ B, "5x3 float32 = 5x4 @ 4x3"),
+    "factors": ((A, B, C), ("--alpha", 2, "--beta", -3), 2 * A @ B - 3 * C, "= 2 * 5x4 @ 4x3"),
+    "batch, Fortran order": (BATCH, (), BATCH[0] @ BATCH[1], "2x3x4 float64"),
+    "int8": (
+        INT8, ("--alpha", -3, "--beta", 2**31 - 1), INT8_SUM.astype(np.int32),
+        "1x1 int32 = -3 * 1x2 @ 2x1 + 2147483647 * 1x1",
+    ),
+    "all digits": ((WIDE, WIDE), ("--alpha", 2**53 + 1), np.int64([[2**53 + 1]]), "int64"),
+    "complex factors": (
+        (COMPLEX,) * 3, ("--alpha", "1+2j", "--beta", -1), np.complex64([[2j]]), "complex64",
+    ),
+    "epilogue, precision": (
+        (A, B), ("--epilogue", "relu", "--precision", "emulated"), np.maximum(A @ B, 0),
+        "= relu(5x4 @ 4x3)",
+    ),
+}  # fmt: skip
+for _dtype in matrices.SUPPORTED:
+    _pair = np.array([[1, 0], [2, 3]]).astype(_dtype), np.array([[2, 1], [0, 1]]).astype(_dtype)
+    RUNS[_dtype] = (_pair, (), _pair[0] @ _pair[1], "= 2x2 @ 2x2")
+
+
 class TestRun:
-    def test_the_product_is_written(self, operands, output):
-        a, b, _ = operands
-        assert "5x3 float32 = 5x4 @ 4x3" in succeed("run", a, b, "-o", output).stdout
-        np.testing.assert_array_equal(np.load(output), np.load(a) @ np.load(b))
+    @pytest.mark.parametrize("name", RUNS)
+    def test_the_result_is_written(self, save, output, name):
+        arrays, options, expected, text = RUNS[name]
+        paths = [save(letter, array) for letter, array in zip("ABC", arrays)]
+        assert text in printed("run", *paths, "-o", output, *options)
+        found = np.load(output)
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == dxgemm.gemm(*arrays[:2]).dtype
 
-    def test_alpha_and_beta_update_the_file_of_c(self, operands):
-        a, b, c = operands
-        expected = 2 * np.load(a) @ np.load(b) - 3 * np.load(c)
-        succeed("run", a, b, c, "--alpha", "2", "--beta", "-3", "-o", c)
-        np.testing.assert_array_equal(np.load(c), expected)
-
-    def test_a_batch_in_float64_and_fortran_order(self, save, output):
-        a = np.arange(12.0).reshape(2, 3, 2)
-        b = np.asfortranarray(np.arange(8.0).reshape(2, 4))
-        succeed("run", save("A", a), save("B", b), "-o", output)
-        np.testing.assert_array_equal(np.load(output), a @ b)
-
-    def test_int8_gives_int32(self, save, output):
-        a, b, c = np.int8([[-128, 127]]), np.int8([[127], [-128]]), np.int32([[2**30]])
-        arguments = (save("A", a), save("B", b), save("C", c))
-        result = succeed("run", *arguments, "--alpha", "-3", "--beta", "2147483647", "-o", output)
-        assert "1x1 int32 = -3 * 1x2 @ 2x1 + 2147483647 * 1x1" in result.stdout
-        expected = -3 * (a.astype(int) @ b) + 2147483647 * c.astype(int)
-        np.testing.assert_array_equal(np.load(output), expected.astype(np.int32))
-        assert_refused(invoke("run", *arguments, "--alpha", "0.5", "-o", output), "alpha is 0.5")
-
-    @pytest.mark.parametrize("dtype", matrices.SUPPORTED)
-    def test_every_dtype_that_gemm_takes(self, save, output, dtype):
-        exact = np.array([[1, 0], [2, 3]]).astype(dtype), np.array([[2, 1], [0, 1]]).astype(dtype)
-        if dtype.startswith("complex"):
-            exact = exact[0] * 1j, exact[1]
-        product = dxgemm.gemm(*exact)
-        result = succeed("run", save("A", exact[0]), save("B", exact[1]), "-o", output)
-        assert f"2x2 {product.dtype} = 2x2 @ 2x2" in result.stdout
-        np.testing.assert_array_equal(np.load(output), exact[0] @ exact[1])
-        assert np.load(output).dtype == product.dtype
-
-    def test_numbers_keep_their_digits(self, save, output):
-        one = save("one", np.ones((1, 1), np.int64))
-        succeed("run", one, one, "-o", output, "--alpha", 2**53 + 1)
-        assert np.load(output) == 2**53 + 1
-        one = save("one", np.ones((1, 1), np.complex64))
-        arguments = "run", one, one, one, "--alpha", "1+2j", "--beta", "-1", "--json"
-        report = json.loads(invoke(*arguments, "-o", output).stdout)
-        assert (report["alpha"], report["beta"], np.load(output)) == ("(1+2j)", -1, 2j)
-        refused = invoke("run", one, one, "-o", output, "--alpha", "two")
-        assert refused.exit_code == 2 and "'two' is no number" in refused.stderr
-
-    def test_precision_and_epilogue_are_passed_on(self, operands, output):
-        a, b, _ = operands
-        product = np.load(a) @ np.load(b)
-        result = succeed("run", a, b, "-o", output, "--epilogue", "relu", "--precision", "emulated")
-        assert "= relu(5x4 @ 4x3)" in result.stdout
-        np.testing.assert_array_equal(np.load(output), np.maximum(product, 0))
-        assert_refused(invoke("run", a, b, "-o", output, "--precision", "half"), "'half'")
-        for name in ("bias", "keep", "magic"):
-            refused = invoke("run", a, b, "-o", output, "--epilogue", name)
-            assert_refused(refused, f"run: epilogue is {name!r}; pass 'relu' or 'leaky_relu'")
+    def test_the_file_of_c_can_be_updated(self, operands):
+        printed("run", *operands, "--alpha", "2", "--beta", "-3", "-o", operands[2])
+        np.testing.assert_array_equal(np.load(operands[2]), 2 * A @ B - 3 * C)
 
     @pytest.mark.parametrize("options", [(), ("--json",)])
     def test_a_dash_writes_the_file_to_stdout(self, operands, options, tmp_path):
         a, b, _ = operands
         result = invoke("run", a, b, "-o", "-", *options)
         assert result.exit_code == 0
-        found = np.load(io.BytesIO(result.stdout_bytes))
-        np.testing.assert_array_equal(found, np.load(a) @ np.load(b))
+        np.testing.assert_array_equal(np.load(io.BytesIO(result.stdout_bytes)), A @ B)
         assert "float32" in result.stderr and len(list(tmp_path.iterdir())) == 3
         refused = invoke("run", a, a, "-o", "-")
         assert refused.exit_code == 2 and refused.stdout_bytes == b""
 
     def test_json_names_what_ran(self, operands, output):
         a, b, _ = operands
-        report = invoke_json("run", a, b, "-o", output, "--implementation", "thread_tile_2d")
-        assert report["output"] == str(output) and report["seconds"] > 0
-        found = [report[name] for name in ("shape", "dtype", "implementation")]
-        assert found == [[5, 3], "float32", "thread_tile_2d"]
+        options = "--implementation", "thread_tile_2d", "--alpha", "1"
+        report = invoke_json("run", a, b, "-o", output, *options)
+        assert report.pop("seconds") > 0
+        assert report.pop("device") and report.pop("config")
+        assert report == {
+            "output": str(output), "shape": [5, 3], "dtype": "float32", "alpha": 1, "beta": 0,
+            "implementation": "thread_tile_2d",
+        }  # fmt: skip
 
     @pytest.mark.parametrize(
         ("array", "fragment"),
@@ -187,7 +171,7 @@ class TestRun:
             (np.ones((4, 3), ">f8"), "holds >f8 values, in a byte order that is not native"),
             (np.array([["x"]]), "<U1"),
             (np.ones(4, np.float32), "(4,)"),
-            (np.ones((2, 3), np.float32), "a is (5, 4), b is (2, 3)"),
+            (np.ones((2, 3), np.float32), "run: inner dimensions differ: a is (5, 4), b is (2, 3)"),
             (np.ones((4, 3)), "float64"),
         ],
         ids=lambda value: value.replace(" ", "") if isinstance(value, str) else "",
@@ -212,7 +196,7 @@ class TestRun:
         path.write_bytes(content)
         assert_refused(invoke("run", operands[0], path, "-o", output), "bad.npy", "numpy.save")
 
-    def test_a_damaged_or_missing_file_is_refused(self, operands, tmp_path, output):
+    def test_a_damaged_or_missing_file_is_refused(self, operands, output):
         a, b, _ = operands
         content = b.read_bytes()
         b.write_bytes(content[:-1])
@@ -223,28 +207,41 @@ class TestRun:
         assert_refused(invoke("run", a, b, "-o", output), "B.npy", "No such file")
 
     def test_pickles_are_never_loaded(self, operands, tmp_path, output):
-        witness = tmp_path / "witness"
-        path = tmp_path / "pickle.npy"
+        witness, path = tmp_path / "witness", tmp_path / "pickle.npy"
         np.save(path, np.array([[Unpickled(witness)]]), allow_pickle=True)
         assert_refused(invoke("run", operands[0], path, "-o", output), "Object arrays")
         assert not witness.exists()
 
-    def test_options_that_do_not_fit_are_refused(self, operands, output):
+    @pytest.mark.parametrize(
+        ("options", "fragments"),
+        [
+            (("--beta", "1"), ("pass c",)),
+            (("--implementation", "magic"), ("'magic'", "naive, coalesced, shared_tile")),
+            (("--precision", "half"), ("'half'",)),
+            *(
+                (("--epilogue", name), (f"run: epilogue is {name!r}; pass 'relu' or 'leaky_relu'",))
+                for name in ("bias", "keep", "magic")
+            ),
+        ],
+    )
+    def test_options_that_do_not_fit_are_refused(self, operands, output, options, fragments):
         a, b, _ = operands
-        assert_refused(invoke("run", a, b, "-o", output, "--beta", "1"), "pass c")
-        result = invoke("run", a, b, "-o", output, "--implementation", "magic")
-        assert_refused(result, "'magic'", "naive, coalesced, shared_tile")
-        assert_refused(invoke("run", b, b, "-o", output), "dxgemm: run: inner dimensions differ")
+        assert_refused(invoke("run", a, b, "-o", output, *options), *fragments)
+
+    def test_numbers_that_are_none_are_refused(self, operands, save, output):
+        paths = [save(letter, array) for letter, array in zip("ABC", INT8)]
+        refused = invoke("run", *paths, "--alpha", "0.5", "-o", output)
+        assert_refused(refused, "alpha is 0.5")
+        refused = invoke("run", *paths, "-o", output, "--alpha", "two")
+        assert refused.exit_code == 2 and "'two' is no number" in refused.stderr
 
     @needs_simulator
     def test_what_takes_hours_is_refused_unless_allowed(self, operands, output, monkeypatch):
         monkeypatch.setattr(run_command, "MAX_SIMULATED", 59)
-        a, b, _ = operands
-        assert_refused(
-            invoke("run", a, b, "-o", output), "m * n * k is 60, above the 59", "--allow-slow"
-        )
+        arguments = "run", *operands[:2], "-o", output
+        assert_refused(invoke(*arguments), "m * n * k is 60, above the 59", "--allow-slow")
         assert not output.exists()
-        assert invoke("run", a, b, "-o", output, "--allow-slow").exit_code == 0
+        printed(*arguments, "--allow-slow")
 
 
 class Unpickled:
@@ -272,39 +269,36 @@ class TestOutputFile:
         assert result.exit_code != 0
         if isinstance(error, OSError):
             assert_refused(result, "cannot write", "disk full")
+        assert_refused(invoke("run", a, a, "-o", c), "inner dimensions differ")
         assert c.read_bytes() == before
         assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "B.npy", "C.npy"]
 
-    def test_a_refused_problem_leaves_the_old_file(self, operands):
-        a, _, c = operands
-        before = c.read_bytes()
-        assert_refused(invoke("run", a, a, "-o", c), "inner dimensions differ")
-        assert c.read_bytes() == before
-
-    def test_its_permissions_are_kept(self, operands):
+    def test_permissions_and_links_are_kept(self, operands, tmp_path, output):
         a, b, c = operands
         c.chmod(0o640)
-        assert invoke("run", a, b, "-o", c).exit_code == 0
+        printed("run", a, b, "-o", c)
         assert stat.S_IMODE(c.stat().st_mode) == 0o640
-
-    def test_a_link_is_followed(self, operands, tmp_path, output):
-        a, b, _ = operands
         link = tmp_path / "link.npy"
         link.symlink_to(output)
-        assert invoke("run", a, b, "-o", link).exit_code == 0
-        assert link.is_symlink()
-        assert np.load(output).shape == (5, 3)
+        printed("run", a, b, "-o", link)
+        assert link.is_symlink() and np.load(output).shape == (5, 3)
 
-    def test_a_place_that_takes_no_file_is_refused(self, operands, tmp_path):
+    def test_a_path_that_takes_no_file_is_refused(self, operands, tmp_path):
         a, b, _ = operands
         assert_refused(invoke("run", a, b, "-o", tmp_path), "it is a directory")
         assert_refused(invoke("run", a, b, "-o", tmp_path / "none" / "out.npy"), "No such file")
 
 
 class TestInfo:
+    @pytest.fixture
+    def installed(self, monkeypatch):
+        """Makes packages and their versions those that are found."""
+        return lambda found: monkeypatch.setattr(
+            info_command, "installed_versions", lambda _: found
+        )
+
     def test_json_and_text_agree(self):
-        report = invoke_json("info")
-        text = invoke("info").stdout
+        report, text = invoke_json("info"), printed("info")
         assert report["dxgemm"] == dxgemm.__version__
         assert report["cache"]["directory"] in text
         for name, number in report["packages"].items():
@@ -316,27 +310,23 @@ class TestInfo:
         monkeypatch.setattr(info_command, "pipeline_faults", toolkit.pipeline_faults.__wrapped__)
         assert "not built: nvidia-nvjitlink 13.5.37" in invoke_json("info")["warnings"][0]
 
-    def test_what_a_bare_install_lacks_is_named(self, monkeypatch):
-        monkeypatch.setattr(info_command, "installed_versions", lambda _: {"numpy": "2.4.6"})
-        missing = invoke_json("info")["missing"]
-        text = invoke("info").stdout
+    def test_what_a_bare_install_lacks_is_named(self, installed):
+        installed({"numpy": "2.4.6"})
+        missing, text = invoke_json("info")["missing"], printed("info")
         assert len(missing) == 7
         assert all(f"{'missing':<24}{line}" in text for line in missing)
         assert "pip install 'dxgemm[cu1" in text
-        packages = dict.fromkeys(info_command.PACKAGES, "1.0")
-        monkeypatch.setattr(info_command, "installed_versions", lambda _: packages)
+        installed(dict.fromkeys(info_command.PACKAGES, "1.0"))
         assert invoke_json("info")["missing"] == []
-        text = invoke("info").stdout
+        text = printed("info")
         assert "missing" not in text and "nvmath-python           1.0" in text
 
-    def test_packages_newer_than_the_driver_are_named(self, monkeypatch):
+    def test_packages_newer_than_the_driver_are_named(self, monkeypatch, installed):
         monkeypatch.setattr(info_command, "probe", lambda: GpuStatus(12040, 0, None))
-        packages = {"nvidia-nvjitlink": "13.1.115"}
-        monkeypatch.setattr(info_command, "installed_versions", lambda _: packages)
         monkeypatch.setattr(info_command, "pipeline_faults", tuple)
+        installed({"nvidia-nvjitlink": "13.1.115"})
         (warning,) = invoke_json("info")["warnings"]
-        assert "only CUDA 12.4" in warning
-        assert "dxgemm[cu12]" in warning
+        assert "only CUDA 12.4" in warning and "dxgemm[cu12]" in warning
 
 
 class TestDemo:
@@ -372,9 +362,8 @@ class TestDemo:
         demo_command._build([("coalesced", "float32")], 5, lambda *progress: None)
         noted = capsys.readouterr().err
         assert "No compiler is installed" in noted and "Building" not in noted
-        printed = invoke("demo").stdout
-        assert "Not timed: naive, tuned: needs numba-cuda" in printed
-        assert "coalesced" in printed
+        text = printed("demo")
+        assert "Not timed: naive, tuned: needs numba-cuda" in text and "coalesced" in text
 
     def test_a_wrong_result_fails(self, monkeypatch):
         fetch = demo_command.fetch
@@ -384,19 +373,13 @@ class TestDemo:
 
 class TestExplain:
     def test_text_names_problem_and_choice(self):
-        text = invoke("explain", 50, 60, 70, "--dtype", "float64", "--batch", 3).stdout
+        text = printed("explain", 50, 60, 70, "--dtype", "float64", "--batch", 3)
         assert "3 x 50 x 60 x 70 float64" in text
         assert "implementation" in text and len(text.splitlines()) <= 15
-        whole = invoke("explain", 50, 60, 70, "--all").stdout
+        whole = printed("explain", 50, 60, 70, "--all")
         assert all(i.name in whole for i in dxgemm.implementations())
 
-    def test_json_names_the_implementation_asked_for(self):
-        report = invoke_json("explain", 50, 60, 70, "--implementation", "coalesced")
-        work = report["work"]
-        assert (work["m"], work["n"], work["k"]) == (50, 60, 70)
-        assert report["choice"]["implementation"] == "coalesced"
-
-    def test_dtypes_and_precision_are_passed_on(self):
+    def test_options_are_passed_on(self):
         def work(*options):
             return invoke_json("explain", 5, 6, 7, *options)["work"]
 
@@ -406,50 +389,52 @@ class TestExplain:
         assert work("--precision", "tf32")["precision"] == "tf32"
         for option in ("--batch-invariant", "--layout=row_col"):
             assert work("--measure", option)["m"] == 5
-        assert "batch invariant" in invoke("explain", 5, 6, 7, "--batch-invariant").stdout
+        assert "batch invariant" in printed("explain", 5, 6, 7, "--batch-invariant")
         assert work("--dtype", "float64", "--precision", "emulated14")["precision"] == "emulated14"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
-        assert_refused(refused, "'tf32' is for float32")
+        assert_refused(refused, "explain: precision 'tf32' is for float32")
+        named = invoke_json("explain", 5, 6, 7, "--implementation", "coalesced")
+        assert named["choice"]["implementation"] == "coalesced"
+        assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
 
     def test_a_card_that_is_not_at_hand_can_be_named(self):
         arguments = ("explain", 4096, 4096, 512, "--gpu", "rtx 4090", "--batch", 2)
         report = invoke_json(*arguments, "--dtype", "float16", "--out-dtype", "float32")
         work, prediction = report["work"], report["prediction"]
-        emulated = invoke("explain", 4096, 4096, 4096, "--gpu", "H200", "--precision", "emulated")
-        assert len(emulated.stdout.splitlines()) == 14  # and one for the measured time
+        emulated = printed("explain", 4096, 4096, 4096, "--gpu", "H200", "--precision", "emulated")
+        assert len(emulated.splitlines()) == 14  # and one for the measured time
         assert (work["device"], work["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
         assert work["is_named_gpu"] and prediction["us"] > prediction["roofline"]["time_us"] > 0
         result = invoke(*arguments)
         assert "all times are predicted" in result.stdout and result.stderr == ""
-
+        assert_refused(invoke("explain", 1, 1, 1, "--gpu", "RTX 9999"), "RTX 9999", "RTX 4090")
         measured = invoke(*arguments, "--measure")
         assert measured.exit_code == 2 and "--measure" in measured.stderr
 
-    @pytest.mark.parametrize("dtype", ["float32", "int8", "complex64"])
-    def test_the_product_can_be_measured(self, dtype):
-        arguments = ("explain", 5, 6, 7, "--batch", 2, "--dtype", dtype, "--measure")
-        report = invoke_json(*arguments)
-        assert report["measured_us"] > 0
-        assert report["clock"] in invoke(*arguments).stdout
+    @pytest.mark.parametrize(
+        ("dtype", "batch"), [("float32", 2), ("int8", 1), ("complex64", 2), ("float32", 0)]
+    )
+    def test_what_is_measured_is_what_was_explained(self, dtype, batch):
+        arguments = ("explain", 5, 6, 7, "--batch", batch, "--dtype", dtype)
+        explained, measured = (invoke_json(*arguments, *m) for m in ((), ("--measure",)))
+        for name in ("batch", "flops", "dtype"):
+            assert explained["work"][name] == measured["work"][name]
+        assert measured["work"]["batch"] == batch and measured["measured_us"] > 0
+        assert measured["clock"] in printed(*arguments, "--measure")
 
-    @pytest.mark.parametrize("batch", [0, 1, 2])
-    def test_what_is_measured_is_what_was_explained(self, batch):
-        arguments = ("explain", 5, 6, 7, "--batch", batch)
-        explained, measured = (invoke_json(*arguments, *m)["work"] for m in ((), ("--measure",)))
-        assert explained["batch"] == measured["batch"] == batch
-        assert explained["flops"] == measured["flops"] == 2 * batch * 5 * 6 * 7
+    @needs_simulator
+    def test_what_takes_hours_is_not_measured(self):
+        assert_refused(invoke("explain", 200, 200, 200, "--measure"), "leave out --measure")
 
     @pytest.mark.parametrize("arguments", [(1, 1), (1, 1, "x"), (1, 1, 1, "--dtype", "uint8")])
     def test_misuse_shows_the_usage(self, arguments):
         result = invoke("explain", *arguments)
-        assert result.exit_code == 2
-        assert "Usage" in result.stderr
+        assert result.exit_code == 2 and "Usage" in result.stderr
 
     def test_implementations_are_listed(self):
         names = [implementation.name for implementation in dxgemm.implementations()]
         assert [row["name"] for row in invoke_json("implementations")] == names
-        text = invoke("implementations").stdout
-        assert all(name in text for name in names)
+        assert all(name in printed("implementations") for name in names)
 
 
 class TestLadder:
@@ -459,20 +444,20 @@ class TestLadder:
         monkeypatch.setattr(ladder_command, "GPU_SIZE", 256)
 
     def test_every_rung_stands_in_order(self):
-        report = invoke_json("ladder")
-        own = [row for row in report["rungs"] if row["rung"] is not None]
+        own = [row for row in invoke_json("ladder")["rungs"] if row["rung"] is not None]
         assert [row["rung"] for row in own] == sorted(row["rung"] for row in own)
         assert {row["name"] for row in own} == {i.name for i in dxgemm.implementations() if i.rung}
         for row in own:
             assert (row["time_us"] is None) == (row["refusal"] is not None), row
 
     def test_rungs_are_named_by_number_and_name(self):
-        arguments = ("--rung", "2", "--rung", "thread_tile_2d", "--dtype", "float64", "--tune")
-        text = invoke("ladder", *arguments).stdout
+        arguments = "ladder", "--rung", 2, "--rung", "thread_tile_2d", "--dtype", "float64"
+        text = printed(*arguments, "--tune")
         assert "coalesced" in text and "thread_tile_2d" in text and "float64" in text
         assert "checked, bit by bit" in text
-        rows = invoke_json("ladder", *arguments)["rungs"]
+        rows = invoke_json(*arguments, "--tune")["rungs"]
         assert rows[1]["vs_before"] == rows[0]["time_us"] / rows[1]["time_us"]
+        assert_refused(invoke("ladder", "--rung", "magic"), "'magic'", "2 coalesced")
 
     def test_tf32_is_for_the_rungs_made_for_it(self):
         (row,) = invoke_json("ladder", "--rung", "2", "--dtype", "tf32")["rungs"][:1]
@@ -481,6 +466,10 @@ class TestLadder:
     def test_a_wrong_result_fails(self, monkeypatch):
         monkeypatch.setattr("dxgemm.tuning.measure.Bench._plan", lambda *_: lambda: None)
         assert_refused(invoke("ladder", "--rung", "2"), "coalesced is wrong by", status=1)
+
+    @needs_simulator
+    def test_what_takes_hours_is_refused(self):
+        assert_refused(invoke("ladder", "--size", 4096), "at most 128")
 
 
 class TestProfile:
@@ -491,21 +480,24 @@ class TestProfile:
 
     def test_the_command_launches_the_rung_once(self, with_gpu):
         report = invoke_json("profile", 2, "--size", 5, "--dtype", "float64")
+        launch = "profile coalesced --dtype float64 --size 5 --once"
         assert report["command"].startswith("ncu ")
-        launch = "-m dxgemm profile coalesced --dtype float64 --size 5 --once"
-        assert report["command"].endswith(launch)
-        succeed("profile", "coalesced", "--dtype", "float64", "--size", 5, "--once")
+        assert report["command"].endswith(f"-m dxgemm {launch}")
+        printed(*launch.split())
+        refused = invoke("profile", 2, "--config", "magic", "--once")
+        assert_refused(refused, "'magic'", "coalesced has no config")
 
-    def test_the_counters_are_explained(self, with_gpu, monkeypatch):
-        monkeypatch.setattr(profile_command.shutil, "which", lambda name: None)
+    @needs_simulator
+    def test_without_a_gpu_it_says_so_in_one_line(self):
+        assert_refused(invoke("profile", 2), "profile: profiling needs a GPU", status=1)
+
+    def test_the_counters_are_explained(self, with_gpu):
         result = invoke("profile", 2)
-        assert "Three counters" in result.stdout
-        assert "ncu is not on the PATH" in result.stderr
+        assert "Three counters" in result.stdout and "ncu is not on the PATH" in result.stderr
 
     def test_what_ncu_prints_is_read(self):
-        (values,) = counters.parse_counters(NCU_OUTPUT)
-        assert values["fma_percent"] == 61.5
-        assert values["dram_bytes"] == 1234567.0
+        ((_, values),) = counters.parse_launches(NCU_OUTPUT)
+        assert (values["fma_percent"], values["dram_bytes"]) == (61.5, 1234567.0)
         assert "fp64_percent" not in values
         assert counters.top_stall(values) == "short_scoreboard"
         assert counters.busiest_pipe(values) == ("fma", 61.5)
@@ -514,10 +506,9 @@ class TestProfile:
         assert lines["top stall"].startswith("short_scoreboard, 2.25 cycles")
 
     def test_a_profiler_that_counts_nothing_is_an_error(self):
+        program = "print('==ERROR== ERR_NVGPUCTRPERM'); raise SystemExit(1)"
         with pytest.raises(profile_command.ProfilerError, match="ERR_NVGPUCTRPERM"):
-            profile_command.measure(
-                [sys.executable, "-c", "print('==ERROR== ERR_NVGPUCTRPERM'); raise SystemExit(1)"]
-            )
+            profile_command.profiled_launches([sys.executable, "-c", program])
 
 
 NCU_OUTPUT = """\
@@ -542,49 +533,23 @@ class TestOccupancy:
         assert values["blocks"] == min(values["blocks_by"].values())
         text = invoke_process(*arguments, cache=tmp_path).stdout
         assert f"{values['occupancy']:.1%} occupancy" in text
-        assert f"{values['registers']} a thread" in text
+        assert f"{values['registers']} per thread" in text
 
     @pytest.mark.parametrize(
-        ("arguments", "reason"),
+        ("rung", "options", "reason"),
         [
-            (("wgmma", "--dtype", "float16", "--arch", "sm_80"), "9.0, not 8.0"),
-            (("async_copy", "--arch", "sm_75"), "8.0 or later, not 7.5"),
+            ("wgmma", ("--dtype", "float16", "--arch", "sm_80"), "9.0, not 8.0"),
+            ("async_copy", ("--arch", "sm_75"), "8.0 or later, not 7.5"),
         ],
     )
-    def test_what_an_architecture_cannot_run_is_refused(self, tmp_path, arguments, reason):
-        result = invoke_process("occupancy", *arguments, cache=tmp_path, simulator="0")
+    def test_what_an_architecture_cannot_run_is_refused(self, tmp_path, rung, options, reason):
+        result = invoke_process("occupancy", rung, *options, cache=tmp_path, simulator="0")
         assert (result.returncode, result.stdout) == (2, "")
-        refused = f"occupancy: {arguments[0]} cannot compute this: it needs compute capability"
-        assert result.stderr == f"dxgemm: {refused} {reason}.\n"
+        refused = f"occupancy: {rung} cannot compute this: it needs compute capability {reason}."
+        assert result.stderr == f"dxgemm: {refused}\n"
 
-
-@pytest.mark.parametrize(
-    ("line", "fragments"),
-    [
-        ("explain 1 1 1 --implementation magic", ["'magic'"]),
-        ("explain 1 1 1 --precision half", ["dxgemm: explain: precision is 'half'"]),
-        ("explain 1 1 1 --gpu RTX9999", ["RTX9999", "RTX 4090"]),
-        ("ladder --rung magic", ["'magic'", "2 coalesced"]),
-        ("profile 2 --config magic --once", ["'magic'", "coalesced has no config"]),
-        ("occupancy 2 --arch sm_42", ["'sm_42'"]),
-    ],
-)
-def test_what_is_unknown_is_refused(line, fragments):
-    assert_refused(invoke(*line.split()), *fragments)
-
-
-@needs_simulator
-@pytest.mark.parametrize(
-    ("line", "fragment", "status"),
-    [
-        ("explain 200 200 200 --measure", "leave out --measure", 2),
-        ("ladder --size 4096", "at most 128", 2),
-        ("profile 2", "profile: profiling needs a GPU", 1),
-        ("bench", "bench: measuring needs a GPU", 1),
-    ],
-)
-def test_what_takes_hours_or_a_gpu_is_refused_without_one(line, fragment, status):
-    assert_refused(invoke(*line.split()), fragment, status=status)
+    def test_unknown_architectures_are_refused(self):
+        assert_refused(invoke("occupancy", 2, "--arch", "sm_42"), "'sm_42'")
 
 
 @needs_simulator
@@ -602,14 +567,11 @@ class TestBench:
         monkeypatch.setattr(bench_command, "BENCHMARKS", tmp_path)
         assert_refused(invoke("bench"), "make bench", "clone of the repository")
 
-    @pytest.mark.parametrize(
-        ("arguments", "script", "passed_on"),
-        [
-            (("--suite", "gemm", "--smoke"), "run.py", ["--suite=gemm", "--smoke"]),
-            (("--report",), "report.py", []),
-        ],
-    )
-    def test_it_runs_the_scripts_of_the_clone(self, monkeypatch, arguments, script, passed_on):
+    @needs_simulator
+    def test_the_simulator_is_not_measured(self):
+        assert_refused(invoke("bench"), "bench: measuring needs a GPU", status=1)
+
+    def test_it_runs_the_scripts_of_the_clone(self, monkeypatch):
         ran = []
 
         def run(command: list[str]) -> Any:
@@ -617,9 +579,12 @@ class TestBench:
             return subprocess.CompletedProcess(command, 3)
 
         monkeypatch.setattr(bench_command.subprocess, "run", run)
-        assert invoke("bench", *arguments).exit_code == 3
-        assert ran == [[sys.executable, str(bench_command.BENCHMARKS / script), *passed_on]]
-        assert Path(ran[0][1]).is_file()
+        assert invoke("bench", "--suite", "gemm", "--smoke").exit_code == 3
+        assert invoke("bench", "--report").exit_code == 3
+        scripts = [Path(command[1]) for command in ran]
+        assert [path.name for path in scripts] == ["run.py", "report.py"]
+        assert all(path.is_file() for path in scripts)
+        assert [command[2:] for command in ran] == [["--suite=gemm", "--smoke"], []]
 
 
 class TestProcess:
@@ -648,25 +613,16 @@ class TestProcess:
         assert result.returncode == 2 and "arch is 'hopper'" in result.stderr
 
     @needs_no_gpu
-    def test_build_without_gpu_asks_for_an_architecture(self, tmp_path):
-        result = invoke_process("build", cache=tmp_path)
-        assert result.returncode == 1 and "--arch" in result.stderr
-
-    @needs_no_gpu
-    def test_without_gpu_the_simulator_stands_in_and_says_so(self, operands, output, tmp_path):
-        a, b, _ = operands
-        result = invoke_process("run", a, b, "-o", output, cache=tmp_path)
-        assert result.returncode == 0
-        assert "simulator" in result.stderr
-        np.testing.assert_array_equal(np.load(output), np.load(a) @ np.load(b))
-
-    @needs_no_gpu
-    def test_without_gpu_and_simulator_the_reason_is_given(self, operands, output, tmp_path):
-        a, b, _ = operands
-        result = invoke_process("run", a, b, "-o", output, cache=tmp_path, simulator="0")
-        assert result.returncode == 1
-        assert len(result.stderr.splitlines()) == 1
+    def test_without_a_gpu_the_simulator_stands_in_and_says_so(self, operands, output, tmp_path):
+        arguments = "run", *operands[:2], "-o", output
+        refused = invoke_process(*arguments, cache=tmp_path, simulator="0")
+        assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
         assert not output.exists()
+        result = invoke_process(*arguments, cache=tmp_path)
+        assert result.returncode == 0 and "simulator" in result.stderr
+        np.testing.assert_array_equal(np.load(output), A @ B)
+        build = invoke_process("build", cache=tmp_path)
+        assert build.returncode == 1 and "--arch" in build.stderr
 
     def test_help_is_quick(self):
         loaded = subprocess.run(

@@ -2,10 +2,9 @@
 
 Blocks with prompts are doctests. Other Python is executed, a page's blocks after each other in one
 namespace. It is empty for README, the first page and quickstart, whose blocks a newcomer pastes in
-order. Where
-there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is a block that
-begins with such a line. Excerpts of kernel files stand in those files. Lines that begin with
-`dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
+order. Where there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is a
+block that begins with such a line. Excerpts of kernel files stand in those files. Lines that begin
+with `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
 """
 
 import doctest
@@ -92,12 +91,12 @@ def names_of_numpy(send: Callable[[np.ndarray], Any] = np.asarray) -> dict[str, 
     def matrix(*shape: int) -> Any:
         return send(rng.standard_normal(shape, dtype=np.float32))
 
-    names: dict[str, Any] = {"dxgemm": dxgemm, "reductions": reductions}
-    names |= {"bias": epilogues.bias, "gelu": epilogues.gelu}
-    names |= {"a": matrix(3, 5), "b": matrix(5, 4), "c": matrix(3, 4), "d": matrix(3, 4)}
+    shapes = {"a": (3, 5), "b": (5, 4), "c": (3, 4), "d": (3, 4), "v": (4,), "vector": (4,)}
+    shapes |= {"matrix": (3, 4), "x": (3, 2), "y": (2, 4), "norms": (4,)}
+    names: dict[str, Any] = {name: matrix(*shape) for name, shape in shapes.items()}
     names |= {"list_a": [matrix(3, 5), matrix(2, 2)], "list_b": [matrix(5, 4), matrix(2, 6)]}
-    names |= {"v": matrix(4), "vector": matrix(4), "matrix": matrix(3, 4)}
-    return names | {"x": matrix(3, 2), "y": matrix(2, 4), "norms": matrix(4)}
+    names |= {"bias": epilogues.bias, "gelu": epilogues.gelu}
+    return names | {"dxgemm": dxgemm, "reductions": reductions}
 
 
 def names_of_home() -> dict[str, Any]:
@@ -109,14 +108,10 @@ def names_of_torch() -> dict[str, Any]:
     """Names for blocks that use torch."""
     torch = pytest.importorskip("torch")
     device = "cpu" if simulator_enabled() else "cuda"
-
-    def tensor(*shape: int) -> Any:
-        return torch.randn(shape, device=device, requires_grad=True)
-
-    names = {"torch": torch, "dxgemm": dxgemm, "device": device}
-    names["model"] = torch.nn.Linear(5, 4, device=device)
-    names |= {"a": tensor(3, 5), "b": tensor(5, 4), "c": tensor(3, 4)}
-    return names | {"x": tensor(3, 5), "weight": tensor(4, 5), "bias": tensor(4)}
+    shapes = {"a": (3, 5), "b": (5, 4), "c": (3, 4), "x": (3, 5), "weight": (4, 5), "bias": (4,)}
+    names = {n: torch.randn(s, device=device, requires_grad=True) for n, s in shapes.items()}
+    names |= {"torch": torch, "dxgemm": dxgemm, "device": device}
+    return names | {"model": torch.nn.Linear(5, 4, device=device)}
 
 
 def names_of_jax() -> dict[str, Any]:
@@ -156,21 +151,20 @@ def test_examples_are_true(page):
     assert failed == 0
 
 
+def names_of(block: Block) -> Callable[[], dict[str, Any]]:
+    """What a block takes for granted."""
+    if block.page in PASTED_IN_ORDER:
+        return no_names_but_torch if "import torch" in block.text else no_names
+    found = {"prepare(": names_of_home, "jax": names_of_jax, "torch": names_of_torch}
+    return next((names for text, names in found.items() if text in block.text), names_of_numpy)
+
+
 def python_of_pages() -> list[Any]:
     """(blocks of a page, what they take for granted); those of JAX and torch are on their own."""
     pages: dict[tuple[str, Any], list[Block]] = {}
     for block in blocks("python"):
-        names = names_of_torch if "torch" in block.text else names_of_numpy
-        if "jax" in block.text:
-            names = names_of_jax
-        if "prepare(" in block.text:
-            names = names_of_home
-        if block.page in PASTED_IN_ORDER:
-            names = no_names_but_torch if "import torch" in block.text else no_names
-        pages.setdefault((block.page, names), []).append(block)
-    return [
-        pytest.param(of_page, names, id=str(of_page[0])) for (_, names), of_page in pages.items()
-    ]
+        pages.setdefault((block.page, names_of(block)), []).append(block)
+    return [pytest.param(blocks, names, id=page) for (page, names), blocks in pages.items()]
 
 
 @pytest.mark.parametrize(("of_page", "names"), python_of_pages())

@@ -340,7 +340,7 @@ for config in (Config(), Config(launch_registers=255)):
 def test_what_a_kernel_may_not_take_is_rejected(run_python):
     """An accumulator in local memory; fewer registers than its warpgroups share out."""
     stack, registers = run_python(A_KERNEL_WITH_A_STACK).splitlines()
-    assert "256 stack bytes a thread" in stack and "nvjitlink" in stack
+    assert "256 stack bytes per thread" in stack and "nvjitlink" in stack
     assert "would wait forever for the 255" in registers
 
 

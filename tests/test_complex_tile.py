@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 from complex_operands import CALLS, IS_SIMULATED, check, check_rows, check_special_values, integers
-from test_complex_batch import LAYOUTS, direct
+from test_complex_batch import CONFIGS, LAYOUTS, direct
 
 import dxgemm
 from dxgemm import errors
@@ -31,6 +31,9 @@ CASES = [
         else find_implementation(name).configs(dtype)
     )
 ]
+
+
+KERNELS = [*LARGE.items(), *((dtype, SMALL) for dtype in LARGE)]
 
 
 @pytest.fixture(autouse=True)
@@ -98,13 +101,32 @@ def test_rows_far_apart(home, name, dtype):
     np.testing.assert_array_equal(home.fetch(found), a @ b)
 
 
-@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
-def test_special_values_stay_in_their_components(home, name, dtype):
-    for layout in "CFs":
-        check_special_values(home, dtype, (layout, "C", layout), implementation=name)
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+@pytest.mark.parametrize("conjugate", ["", "a", "b", "ab"])
+def test_special_values_stay_in_their_components(home, name, dtype, conjugate):
+    options = {"conjugate": conjugate, "implementation": name}
+    for layouts in ("CCC", "FFC", "sCC"):
+        check_special_values(home, dtype, layouts, 3, (2,), **options)
 
 
-@pytest.mark.parametrize(("dtype", "name"), [*LARGE.items(), *((d, SMALL) for d in LARGE)])
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
+def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
+    a, real = home.send(integers((5, 5), dtype)), home.send(np.ones((2, 5, 5), "float32"))
+    for options in ({}, {"precision": "3m"}, {"batch_invariant": True}):
+        assert dxgemm.explain(a, a, implementation=name, **options).implementation == name
+    refused = errors.UnsupportedProblemError
+    with pytest.raises(refused, match=f"{dtype}.*, not float32"):
+        dxgemm.gemm(real, real, implementation=name)
+    with pytest.raises(refused, match=f"{name!r}.* Hermitian"):
+        dxgemm.gemm_symmetric(a, implementation=name)
+    with pytest.raises(refused, match="has no config"):
+        dxgemm.gemm(a, a, implementation=(name, "7x7x7"))
+    if name == SMALL:
+        with pytest.raises(refused, match="cannot cut this k"):
+            dxgemm.gemm(a, a, implementation=(name, CONFIGS[0], 2))
+
+
+@pytest.mark.parametrize(("dtype", "name"), KERNELS)
 def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
     sizes = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
     check_rows(home, dtype, sizes, implementation=name)
@@ -116,7 +138,7 @@ def test_the_automatic_choice_is_a_direct_kernel(home):
         a = home.send(integers((300, 300), dtype, 1))
         explained = dxgemm.explain(a, a)
         assert explained.implementation == LARGE[dtype]
-        assert "as they lie" in explained.work.complex_form
+        assert "in place" in explained.work.complex_form
 
 
 @pytest.mark.parametrize("dtype", LARGE)
@@ -132,18 +154,6 @@ def test_large_products_are_computed_as_they_lie(dtype):
     for other in ("cublas", "tuned", BatchInvariant(None)):
         assert not direct(large, other)
     assert not direct(large, arch="sm_75")
-
-
-@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
-def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
-    a = home.send(integers((5, 5), dtype))
-    real = home.send(np.ones((5, 5), "float32"))
-    assert dxgemm.explain(a, a, implementation=name).implementation == name
-    refused = errors.UnsupportedProblemError
-    with pytest.raises(refused, match=f"{dtype}, not float32"):
-        dxgemm.gemm(real, real, implementation=name)
-    with pytest.raises(refused, match=f"{name!r}.* Hermitian"):
-        dxgemm.gemm_symmetric(a, implementation=name)
 
 
 def test_a_kernel_is_made_for_layouts_and_conjugates():

@@ -88,28 +88,38 @@ def scaled_by_numpy(a, b, scale, shift):
     return on_host(a).astype(float) @ on_host(b).astype(float) * on_host(scale) + shift * rows + 1
 
 
+def operands(size, dtype="float32"):
+    """a, b, a scale of each column, and a result."""
+    m, n, k = size
+    shapes = (m, k), (k, n), (n,)
+    return *(ints(shape, dtype, i) for i, shape in enumerate(shapes)), xp.full((m, n), 7, dtype)
+
+
 @pytest.mark.parametrize("dtype, layouts", TILES, ids=str)
 def test_products_with_an_epilogue_by_hand(dtype, layouts):
     """Edges, all layouts in memory whatever the tile's own, and nothing written outside of out."""
     own = TILES[dtype, layouts]
     kernel = cuda.jit(make_scaled(own))
     others = [layouts, ("steps", "backwards"), (layouts[1], layouts[0])]
-    for (m, n, k), (a_layout, b_layout) in zip(SIZES * 2, others * 2, strict=False):
-        a, b = made(ints((m, k), dtype), a_layout), made(ints((k, n), dtype, 1), b_layout)
-        scale, around = ints((n,), dtype, 2), xp.full((m + 2, n + 3), 99, dtype)
+    for (m, n, k), (a_layout, b_layout) in zip([*SIZES * 2, (3, 5, 0)], [*others * 2, layouts]):
+        a, b, scale, _ = operands((m, n, k), dtype)
+        a, b, around = made(a, a_layout), made(b, b_layout), xp.full((m + 2, n + 3), 99, dtype)
         own.launch(kernel, own.blocks(m, n), a, b, scale, 2, around[1:-1, 1:-2])
         expected = np.full(around.shape, 99.0)
         expected[1:-1, 1:-2] = scaled_by_numpy(a, b, scale, 2)
         np.testing.assert_array_equal(on_host(around), expected)
+    own.launch(
+        kernel, own.blocks(0, n), a[:0], b, scale, 3, around
+    )  # no blocks: nothing is written
+    np.testing.assert_array_equal(on_host(around), expected)
 
 
-def test_an_empty_k_gives_zero_and_no_blocks_write_nothing():
-    a, b, scale, out = (xp.zeros(shape, "float32") for shape in ((3, 0), (0, 5), (5,), (3, 5)))
-    scaled = make_scaled(tile)
-    tile.launch(scaled, tile.blocks(3, 5), a, b, scale, 0, out)
-    assert (on_host(out) == 1).all()
-    tile.launch(scaled, tile.blocks(0, 5), a[:0], b, scale, 3, out)
-    assert (on_host(out) == 1).all()
+@pytest.mark.parametrize("dtype, layouts", TILES, ids=str)
+def test_rows_that_b_lacks_count_as_zero(dtype, layouts):
+    own, a, b = TILES[dtype, layouts], ints((5, 19), dtype), ints((17, 6), dtype, 1)
+    out, ones = xp.zeros((5, 6), dtype), xp.ones(6, dtype)
+    own.launch(make_scaled(own), own.blocks(5, 6), a, b, ones, 0, out)
+    np.testing.assert_array_equal(on_host(out), scaled_by_numpy(a[:, :17], b, ones, 0))
 
 
 def make_chain(tile, function):
@@ -155,6 +165,23 @@ def test_a_chain_of_two_products(dtype, layouts, layout):
         np.testing.assert_array_equal(on_host(out), hidden @ on_host(w2))
 
 
+def test_more_rows_than_a_tile_keeps():
+    """They are refused as an argument of the kernel, and else give NaN."""
+    x, w1, out = ints((8, 5)), ints((5, tile.kept)), xp.zeros((8, 3), "float32")
+    w2 = ints((tile.kept + 1, 3), seed=2)
+
+    def by_parts(x, w1, w2, out):
+        acc = tile.accumulator()
+        tile.keep(acc, 0, w1.shape[1])
+        tile.product_of_kept(acc, w2[:], 0)
+        tile.store(acc, out, 0, 0)
+
+    tile.launch(by_parts, 1, x, w1, w2, out)
+    assert np.isnan(on_host(out)).all()
+    with pytest.raises(errors.ShapeError, match=rf"has {tile.kept + 1} rows.*kept={tile.kept + 1}"):
+        tile.launch(make_chain(tile, spoiled), 1, x, w1, w2, out)
+
+
 def close_pairs(a, b, limit, count, pairs):
     row, col = tile.origin(a.shape[0], b.shape[1])
     acc = tile.accumulator()
@@ -195,75 +222,73 @@ def test_slices_of_a_batch_in_the_kernel():
 
 
 def test_an_ordinary_launch_of_numba():
-    m, n, k = SIZES[0]
-    a, b, scale, out = ints((m, k)), ints((k, n), seed=1), ints(n, seed=2), xp.zeros((m, n), "f4")
-    kernel = cuda.jit(make_scaled(tile))
-    kernel[tile.blocks(m, n), tile.threads, 0, tile.smem_bytes](a, b, scale, 2, out)
+    a, b, scale, out = operands(SIZES[0])
+    grid, kernel = tile.blocks(*out.shape), cuda.jit(make_scaled(tile))
+    kernel[grid, tile.threads, 0, tile.smem_bytes](a, b, scale, 2, out)
     np.testing.assert_array_equal(on_host(out), scaled_by_numpy(a, b, scale, 2))
 
 
 # --- Half precision, whose instructions have stand-ins on the simulator ---
 
 
+def run_half(make_kernel, grid, tile, values, orders=()):
+    """Run a kernel that is made for a tile; return NumPy's float64 of the values."""
+    dtype, m, n, options = tile
+    if ON_GPU:
+        if options["instruction"] and device_facts(0).arch != "sm_90a":
+            pytest.skip("wgmma is Hopper's")
+        own = dxgemm.device.tile(dtype, m, n, out="float32", **options)
+        own.launch(cuda.jit(make_kernel(own)), grid, *values)
+    else:
+        with simulated_instructions.instructions(), plain_device_functions():
+            if orders:
+                sys.modules["dxgemm.handwritten.parts.hopper"].begin_wgmma = meet_warpgroup
+            own = dxgemm.device.tile(dtype, m, n, out="float32", **options)
+            given = [*map(mapped, values, orders, [dtype] * len(orders)), *values[len(orders) :]]
+            size = own.threads, own.smem_bytes
+            run_block(make_kernel(own), tuple(given), (1, 1, 1), (0, 0, 0), *size)
+    return [on_host(x).astype(float) for x in values]
+
+
 @pytest.mark.parametrize(
-    "dtype, layouts, is_aligned, instruction",
-    [("bfloat16", ("row", "row"), True, None), ("float16", ("col", "col"), True, None),
-     ("float16", ("row", "col"), False, None), ("bfloat16", ("row", "row"), True, "wgmma"),
-     ("float16", ("col", "col"), True, "wgmma"), ("float16", ("row", "col"), False, "wgmma")],
+    "dtype, layouts, is_aligned",
+    [("bfloat16", ("row", "row"), True), ("float16", ("col", "col"), True),
+     ("float16", ("row", "col"), False)],
     ids=str,
 )  # fmt: skip
+@pytest.mark.parametrize("instruction", [None, "wgmma"])
 def test_half_precision(dtype, layouts, is_aligned, instruction):
     """Tensor cores: a product, and one of the tile that is kept, with an epilogue by hand."""
-    if ON_GPU:
-        dtype = "float16"  # CuPy has no other; the benchmarks check torch's bfloat16
+    dtype = "float16" if ON_GPU else dtype  # CuPy has no other; benchmarks check torch's bfloat16
 
-    def chain(a, b, w, scale, out, last):
-        row, col = own.origin(a.shape[0], b.shape[1])
-        acc = own.accumulator()
-        own.product(acc, a, b, row, col)
-        own.store(acc, out, row, col)
-        own.keep(acc, 0, b.shape[1])
-        own.product_of_kept(acc, w, 0)
-        for i in range(own.per_thread):
-            r, c = own.position(i)
-            if c < w.shape[1]:
-                acc[i] = acc[i] * scale[c] + (row + r)
-        own.store(acc, last, row, 0)
+    def make_kernel(own):
+        def chain(a, b, w, scale, out, last):
+            row, col = own.origin(a.shape[0], b.shape[1])
+            acc = own.accumulator()
+            own.product(acc, a, b, row, col)
+            own.store(acc, out, row, col)
+            own.keep(acc, 0, b.shape[1])
+            own.product_of_kept(acc, w, 0)
+            for i in range(own.per_thread):
+                r, c = own.position(i)
+                if c < w.shape[1]:
+                    acc[i] = acc[i] * scale[c] + (row + r)
+            own.store(acc, last, row, 0)
 
-    def run():
-        m, n, k, columns = (43, 40, 72, 24) if is_aligned else (43, 37, 9, 21)
-        a, b, w = (
-            made(ints(shape, dtype, i, least=-1), layout)
-            for i, (shape, layout) in enumerate(
-                zip(((m, k), (k, n), (n, columns)), (*layouts, layouts[1]), strict=True)
-            )
-        )
-        if not is_aligned:
-            a, b, w = made(a, "backwards"), made(b, "steps"), made(w, "steps")
-        scale, out = ints(columns, "float32", 3), xp.zeros((m, n), "float32")
-        last = xp.zeros((m, columns), "float32")
-        values = a, b, w, scale, out, last
-        if ON_GPU:
-            own.launch(cuda.jit(chain), 1, *values)
-        else:
-            run_block(chain, values, (1, 1, 1), (0, 0, 0), own.threads, own.smem_bytes)
-        a, b, w = (on_host(x).astype(float) for x in (a, b, w))
-        assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
-        np.testing.assert_array_equal(on_host(out), a @ b)
-        expected = a @ b @ w * on_host(scale) + np.arange(m)[:, None]
-        np.testing.assert_array_equal(on_host(last), expected)
+        return chain
 
-    options = {"a": layouts[0], "b": layouts[1], "out": "float32", "kept": 64}
-    options["instruction"] = instruction
-    if ON_GPU:
-        if instruction and device_facts(0).arch != "sm_90a":
-            pytest.skip("wgmma is Hopper's")
-        own = dxgemm.device.tile(dtype, 64, 64, **options)
-        run()
-        return
-    with simulated_instructions.instructions(), plain_device_functions():
-        own = dxgemm.device.tile(dtype, 64, 64, **options)
-        run()
+    m, n, k, columns = (43, 40, 72, 24) if is_aligned else (43, 37, 9, 21)
+    forms = (*layouts, layouts[1]) if is_aligned else ("backwards", "steps", "steps")
+    shapes = (m, k), (k, n), (n, columns)
+    given = (made(ints(shape, dtype, i, -1), form) for i, (shape, form) in
+             enumerate(zip(shapes, forms)))  # fmt: skip
+    results = xp.zeros((m, n), "float32"), xp.zeros((m, columns), "float32")
+    options = {"a": layouts[0], "b": layouts[1], "kept": 64, "instruction": instruction}
+    values = *given, ints(columns, "float32", 3), *results
+    a, b, w, scale, out, last = run_half(make_kernel, 1, (dtype, 64, 64, options), values)
+    assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
+    np.testing.assert_array_equal(out, a @ b)
+    np.testing.assert_array_equal(last, a @ b @ w * scale + np.arange(m)[:, None])
 
 
 class Mapped(np.ndarray):
@@ -293,56 +318,38 @@ def test_operands_that_tma_copies(dtype, extents, layouts):
     """A chain whose rings go round, with the next product's copies under way at each store."""
     dtype = "float16" if ON_GPU else dtype
 
-    def chain(a, b, w, out, last):
-        row = cuda.blockIdx.x * own.m
-        acc = own.accumulator()
-        for col in range(0, b.shape[1], own.n):
-            own.product(acc, a, b, row, col)
-            if col + own.n >= b.shape[1]:
-                own.fetch_for_kept(w, 0)
-            own.store(acc, out, row, col)
-            own.apply(acc, halved)
-            own.keep(acc, col, b.shape[1])
-        for col in range(0, w.shape[1], own.n):
-            own.multiply_kept(acc, w, col)
-            if col + own.n < w.shape[1]:
-                own.fetch_for_kept(w, col + own.n)
-            own.store(acc, last, row, col)
+    def make_kernel(own):
+        def chain(a, b, w, out, last):
+            row = cuda.blockIdx.x * own.m
+            acc = own.accumulator()
+            for col in range(0, b.shape[1], own.n):
+                own.product(acc, a, b, row, col)
+                if col + own.n >= b.shape[1]:
+                    own.fetch_for_kept(w, 0)
+                own.store(acc, out, row, col)
+                own.apply(acc, halved)
+                own.keep(acc, col, b.shape[1])
+            for col in range(0, w.shape[1], own.n):
+                own.multiply_kept(acc, w, col)
+                if col + own.n < w.shape[1]:
+                    own.fetch_for_kept(w, col + own.n)
+                own.store(acc, last, row, col)
 
-    def run():
-        m, k, n, columns = (304, 1000, 512, 328) if ON_GPU else (16, 264, own.n + 8, own.n + 8)
-        a, b, w = (
-            made(ints(shape, dtype, i) % 2 if i == 0 else ints(shape, dtype, i), layout)
-            for i, (shape, layout) in enumerate(
-                zip(((m, k), (k, n), (n, columns)), (*layouts, layouts[1]), strict=True)
-            )
-        )
-        out, last = xp.zeros((m, n), "float32"), xp.zeros((m, columns), "float32")
-        if ON_GPU:
-            own.launch(cuda.jit(chain), -(-m // own.m), a, b, w, out, last)
-        else:
-            operands = [
-                mapped(x, order, dtype)
-                for x, order in zip((a, b, w), (*layouts, layouts[1]), strict=True)
-            ]
-            values = *operands, out, last
-            run_block(chain, values, (1, 1, 1), (0, 0, 0), own.threads, own.smem_bytes)
-        a, b, w = (on_host(x).astype(float) for x in (a, b, w))
-        assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
-        np.testing.assert_array_equal(on_host(out), a @ b)
-        np.testing.assert_array_equal(on_host(last), a @ b / 2 @ w)
+        return chain
 
-    options = {"a": layouts[0], "b": layouts[1], "out": "float32", "instruction": "wgmma"}
-    if ON_GPU:
-        if device_facts(0).arch != "sm_90a":
-            pytest.skip("wgmma is Hopper's")
-        own = dxgemm.device.tile(dtype, *extents, kept=512, **options)
-        run()
-        return
-    with simulated_instructions.instructions(), plain_device_functions():
-        sys.modules["dxgemm.handwritten.parts.hopper"].begin_wgmma = meet_warpgroup
-        own = dxgemm.device.tile(dtype, *extents, kept=256, **options)
-        run()
+    wide = extents[1] + 8
+    m, k, n, columns = (304, 1000, 512, 328) if ON_GPU else (16, 264, wide, wide)
+    orders, shapes = (*layouts, layouts[1]), ((m, k), (k, n), (n, columns))
+    a, b, w = (made(ints(shape, dtype, i), order)
+               for i, (shape, order) in enumerate(zip(shapes, orders)))  # fmt: skip
+    a %= 2
+    options = {"a": layouts[0], "b": layouts[1], "kept": 512 if ON_GPU else 256}
+    values = a, b, w, xp.zeros((m, n), "float32"), xp.zeros((m, columns), "float32")
+    of_tile = dtype, *extents, options | {"instruction": "wgmma"}
+    a, b, w, out, last = run_half(make_kernel, -(-m // extents[0]), of_tile, values, orders)
+    assert np.abs(a @ b).max() < 2**8  # so that keeping it rounds nothing
+    np.testing.assert_array_equal(out, a @ b)
+    np.testing.assert_array_equal(last, a @ b / 2 @ w)
 
 
 def meet_warpgroup():
@@ -359,42 +366,51 @@ def halved(value):
 
 
 def test_tiles_that_there_are_not():
-    tile = dxgemm.device.tile
-    with pytest.raises(errors.DtypeError, match=r"device.tile: tiles are of float32.*not 'int8'"):
-        tile("int8")
-    with pytest.raises(errors.ShapeError, match=r"float32 is 100x100; these are: .*64x64"):
-        tile("float32", 100, 100)
-    with pytest.raises(errors.DtypeError, match="out is 'float16'; a tile of float32"):
-        tile("float32", out="float16")
-    with pytest.raises(errors.DtypeError, match="instruction is 'wgmma'; pass 'wgmma' for"):
-        tile("float32", instruction="wgmma")
-    with pytest.raises(errors.SettingError, match="b is 'k'; pass 'row' or 'col'"):
-        tile("float32", b="k")
-    with pytest.raises(errors.ShapeError, match="kept is -1"):
-        tile("float32", kept=-1)
+    cases = [
+        (("int8",), {}, errors.DtypeError, r"device.tile: tiles are of float32.*not 'int8'"),
+        (("float32", 100, 100), {}, errors.ShapeError, r"is 100x100; these are: .*64x64"),
+        (
+            ("float32",),
+            {"out": "float16"},
+            errors.DtypeError,
+            "out is 'float16'; a tile of float32",
+        ),
+        (("float32",), {"instruction": "wgmma"}, errors.DtypeError, "pass 'wgmma' for"),
+        (("float32",), {"b": "k"}, errors.SettingError, "b is 'k'; pass 'row' or 'col'"),
+        (("float32",), {"kept": -1}, errors.ShapeError, "kept is -1"),
+    ]
     if not ON_GPU:
-        with pytest.raises(errors.DtypeError, match="simulator lacks the instruction"):
-            tile("bfloat16", 64, 64)
+        lacking = "simulator lacks the instruction"
+        cases.append((("bfloat16", 64, 64), {}, errors.DtypeError, lacking))
+    for arguments, options, kind, match in cases:
+        with pytest.raises(kind, match=match):
+            dxgemm.device.tile(*arguments, **options)
     with pytest.raises(AttributeError, match="keeps nothing; make it with kept="):
-        _ = tile("float32", *EXTENTS["float32"]).keep
+        _ = dxgemm.device.tile("float32", *EXTENTS["float32"]).keep
 
 
 def test_arguments_that_a_kernel_cannot_take():
     """Each is a typed error before anything is launched, and out stays as it was."""
-    scaled, (m, n, k) = make_scaled(tile), SIZES[0]
-    a, b, scale, out = ints((m, k)), ints((k, n)), ints(n), xp.full((m, n), 7, "float32")
-    good = {"a": a, "b": b, "scale": scale, "shift": 2, "out": out}
+    scaled, size = make_scaled(tile), SIZES[0]
+    a, b, scale, out = operands(size)
+    good, grid = {"a": a, "b": b, "scale": scale, "shift": 2, "out": out}, tile.blocks(*out.shape)
     wrong = [
-        ({"b": ints((k, n), "float64")}, errors.DtypeError, "b is float64, but the tile takes"),
+        ({"b": b.astype("float64")}, errors.DtypeError, "b is float64, but the tile takes"),
         ({"out": out.astype("float64")}, errors.DtypeError, "out is float64"),
         ({"a": a[None]}, errors.ShapeError, "a has 3 dimensions, but is a matrix"),
         ({"scale": "scale"}, errors.ArrayTypeError, "argument 2 is 'scale'"),
         ({"shift": 2**70}, errors.DtypeError, "beyond 64 bits"),
         ({"shift": 2j}, errors.ArrayTypeError, "argument 3 is 2j"),
+        (
+            {"a": xp.zeros(a.nbytes + 1, "int8")[1:].view("float32").reshape(a.shape)},
+            errors.LayoutError,
+            "argument 0 starts at an address",
+        ),
+        ({"more": out}, errors.SettingError, "scaled takes 5 arguments, but 6 are passed"),
     ]
     for change, kind, message in wrong:
         with pytest.raises(kind, match=message):
-            tile.launch(scaled, tile.blocks(m, n), *(good | change).values())
+            tile.launch(scaled, grid, *(good | change).values())
     for grid in (-1, 1.5, (), (1, 1, 1, 1), True):
         with pytest.raises(errors.SettingError, match="grid is"):
             tile.launch(scaled, grid, *good.values())

@@ -113,10 +113,10 @@ def test_mixed_dtypes_are_refused(refuses, name, dtype):
 
 def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
     half = arrays("float16")
-    refuses(errors.DtypeError, "both be float16 or both float32", **half, out=ones(4, 6))
+    refuses(errors.DtypeError, "be float16 or (both )?float32", **half, out=ones(4, 6))
     refuses(
         errors.DtypeError,
-        "both be float16 or both float32",
+        "be float16 or (both )?float32",
         **{**half, "c": arrays("float64")["c"]},
     )
 
@@ -125,8 +125,8 @@ def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
 def test_the_result_of_int8_is_int32(refuses, dtype):
     integers = {**arrays("int8"), "c": ones(4, 6, dtype="int32")}
     wrong = ones(4, 6, dtype=dtype)
-    refuses(errors.DtypeError, "both be int32", **{**integers, "c": wrong})
-    refuses(errors.DtypeError, "both be int32", **integers, out=wrong)
+    refuses(errors.DtypeError, "be int32", **{**integers, "c": wrong})
+    refuses(errors.DtypeError, "be int32", **integers, out=wrong)
 
 
 def test_the_way_out_of_a_wrong_result_dtype_is_one_that_fits(refuses):

@@ -32,36 +32,35 @@ def run_example(name, *arguments):
     return finished.stdout
 
 
-@pytest.mark.parametrize(
-    "name, arguments, agreement",
-    [
-        ("mlp", ["--batch-sizes", "1"], "Every score agrees with NumPy's"),
-        ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
-        ("muon", ["--widths", "6"], "Every result agrees with NumPy's"),
-        ("inner_functions", [], "Every walk agrees with SciPy's"),
-        ("spin_chain", ["--spins", "2"], "every magnetisation agrees with NumPy's"),
-    ],
-)
-def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, agreement):
-    for package in ("sklearn", "matplotlib"):
-        pytest.importorskip(package, reason=f"{name}.py needs {package}: dxgemm[examples]")
+def packages(*names):
+    for package in names:
+        pytest.importorskip(package, reason=f"the example needs {package}: dxgemm[examples]")
+
+
+# Arguments of the programs that plot, what they print at their end, and dtypes that they name.
+REALS, TORCH = ("float32", "float64"), () if simulator_enabled() else ("torch",)
+PLOTTED = {
+    "mlp": (("--batch-sizes", "1"), "Every score agrees with NumPy's", REALS),
+    "gram": (("--counts", "16"), "Every matrix is symmetric bit for bit", REALS),
+    "muon": (("--widths", "6"), "Every result agrees with NumPy's", REALS),
+    "inner_functions": ((), "Every walk agrees with SciPy's", REALS),
+    "spin_chain": (
+        ("--spins", "2"), "every magnetisation agrees with NumPy's", ("complex64", "complex128")
+    ),
+    "float8_mlp": (
+        ("--digits", "1") if simulator_enabled() else (), "Every score agrees with NumPy's",
+        ("bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLOTTED)
+def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name):
+    arguments, agreement, dtypes = PLOTTED[name]
+    packages("sklearn", "matplotlib", *(TORCH if name == "float8_mlp" else ()))
     plot = tmp_path / f"{name}.svg"
     printed = run_example(name, str(plot), *arguments)
-    assert agreement in printed
-    dtypes = ("complex64", "complex128") if name == "spin_chain" else ("float32", "float64")
-    for dtype in dtypes:
-        assert dtype in printed
-    assert "<svg" in plot.read_text()
-
-
-def test_digits_in_float8(tmp_path):
-    for package in ("sklearn", "matplotlib", *([] if simulator_enabled() else ["torch"])):
-        pytest.importorskip(package, reason=f"float8_mlp.py needs {package}: dxgemm[examples]")
-    plot = tmp_path / "float8_mlp.svg"
-    printed = run_example("float8_mlp", str(plot), *(["--digits", "1"] * simulator_enabled()))
-    assert "Every score agrees with NumPy's" in printed
-    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        assert dtype in printed
+    assert agreement in printed and all(dtype in printed for dtype in dtypes)
     assert "<svg" in plot.read_text()
 
 
@@ -70,8 +69,7 @@ def test_digits_in_float8(tmp_path):
     [("fused_mlp", "Every result agrees with NumPy's"), ("close_pairs", "both lists agree")],
 )
 def test_kernels_with_tiles(name, agreement):
-    if not simulator_enabled() and name == "fused_mlp":
-        pytest.importorskip("torch", reason="bfloat16 arrays are torch's")
+    packages(*(TORCH if name == "fused_mlp" else ()))  # bfloat16 arrays are torch's
     assert agreement in run_example(name)
 
 
@@ -84,8 +82,7 @@ def test_the_pipeline_of_nvmath_wants_a_gpu():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype, size", [("float64", "128"), ("float16", "256")])
 def test_the_pipeline_of_nvmath_agrees_with_numpy(dtype, size):
-    pytest.importorskip("nvmath", reason="it needs nvmath-python: dxgemm[cu13]")
-    pytest.importorskip("cupy", reason="it needs CuPy: dxgemm[cu13]")
+    packages("nvmath", "cupy")
     printed = run_example("nvmath_pipeline", "--dtype", dtype, "--sizes", size)
     assert "Every product equals NumPy's" in printed
     assert "nvmath.device" in printed and "dxgemm pipeline" in printed

@@ -35,14 +35,12 @@ def kernel(request):
     return {"implementation": request.param.name, "precision": precision}
 
 
-def skip_unscaled(kernel):
-    if not find_implementation(kernel["implementation"]).kernel.takes_block_scales:
-        pytest.skip("its sums are not scaled by blocks")
-
-
-def skip_across(kernel, *orders):
+def skip(kernel, orders=("row", "col"), blocks=False):
+    """Skip what a kernel does not compute."""
     if kernel["implementation"] == "wgmma" and orders != ("row", "col"):
         pytest.skip("it reads float8 contiguous along k")
+    if blocks and not find_implementation(kernel["implementation"]).kernel.takes_block_scales:
+        pytest.skip("its sums are not scaled by blocks")
 
 
 def send(array):
@@ -76,15 +74,36 @@ def powers(rng, *shape):
     return 2.0 ** rng.integers(-3, 4, shape).astype(np.float32)
 
 
+def integers(rng, *shape):
+    return rng.integers(-9, 10, shape).astype(np.float32)
+
+
+def gemm(a, b, *more, order="C", **options):
+    """`dxgemm.gemm` of arrays that are sent, into float32, as float64."""
+    shape = (*a.shape[:-1], b.shape[-1])
+    out = empty(shape) if order == "C" else empty(shape[::-1]).T
+    is_sent = {n for n, v in options.items() if isinstance(v, np.ndarray) and n != "mask"}
+    options = {n: send(v) if n in is_sent else v for n, v in options.items()}
+    more = [send(x) if isinstance(x, np.ndarray) else x for x in more]
+    return fetch(dxgemm.gemm(send(a), send(b), *more, **{"out": out} | options)).astype(float)
+
+
+def spread(scales, along, k, axis):
+    """Scales of blocks as factors of elements."""
+    each = 1 if scales.shape[axis] == along else 128
+    repeated = np.repeat(np.repeat(scales, each, axis), 128, 1 - axis)
+    return repeated[:along, :k] if axis == 0 else repeated[:k, :along]
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(("a_dtype", "b_dtype", "orders"), CASES, ids=str)
 def test_every_format_size_and_layout(kernel, a_dtype, b_dtype, size, orders):
     (m, n, k), rng = size, np.random.default_rng(0)
-    skip_across(kernel, *orders)
+    skip(kernel, orders)
     a, b = whole(rng, (m, k), a_dtype, orders[0]), whole(rng, (k, n), b_dtype, orders[1])
-    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
-    out = dxgemm.gemm(send(a), send(b), send(c), 2.0, 3.0, out=empty((m, n)), **kernel)
-    np.testing.assert_array_equal(fetch(out), 2 * (a.astype(float) @ b.astype(float)) + 3 * c)
+    c = integers(rng, m, n)
+    wanted = 2 * (a.astype(float) @ b.astype(float)) + 3 * c
+    np.testing.assert_array_equal(gemm(a, b, c, 2.0, 3.0, **kernel), wanted)
 
 
 @pytest.mark.parametrize("dtype", [None, "float16", "float32"])
@@ -101,117 +120,93 @@ def test_results_are_rounded_once(kernel, dtype):
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 def test_every_encoding(kernel, dtype):
     """Each of 256 encodings times one: subnormals, the largest, infinities, and each NaN."""
-    a = np.arange(256, dtype=np.uint8).view(dtype).reshape(256, 1)
-    a = np.concatenate([a, np.zeros((256, 15), dtype)], 1)
-    b = np.ones((16, 1), dtype)
-    out = dxgemm.gemm(send(a), send(b), out=empty((256, 1)), **kernel)
-    np.testing.assert_array_equal(fetch(out)[:, 0], a[:, 0].astype(np.float32))
+    a = np.zeros((256, 16), dtype)
+    a[:, 0] = np.arange(256, dtype=np.uint8).view(dtype)
+    found = gemm(a, np.ones((16, 1), dtype), **kernel)
+    np.testing.assert_array_equal(found[:, 0], a[:, 0].astype(float))
 
 
 @pytest.mark.parametrize("kind", ["numbers", "one", "rows", "columns", "both"])
-@pytest.mark.parametrize("out_order", ["C", "F"])
-def test_scales_of_whole_operands(kernel, kind, out_order):
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_scales_of_whole_operands(kernel, kind, order):
     (m, n, k), rng = SIZES[0], np.random.default_rng(2)
     a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E5M2, "col")
-    x, y = (np.float32([[0.5]]), np.float32(4)) if kind in ("numbers", "one") else (1.0, 1.0)
+    x, y = (np.float32([[0.5]]), np.array(4, "f4")) if kind == "one" else (0.5, 4.0)
     if kind in ("rows", "both"):
         x = powers(rng, m, 1)
     if kind in ("columns", "both"):
         y = powers(rng, n)
-    is_sent = [np.size(v) > 1 or kind == "one" for v in (x, y)]
-    sent = [send(np.array(v)) if s else float(np.squeeze(v)) for v, s in zip((x, y), is_sent)]
-    bias = rng.integers(-9, 10, n).astype(np.float32)
-    out = empty((n, m) if out_order == "F" else (m, n))
-    out = out.T if out_order == "F" else out
-    dxgemm.gemm(
-        send(a), send(b), scale_a=sent[0], scale_b=sent[1], alpha=3.0, out=out,
-        epilogue=epilogues.bias(send(bias)) | epilogues.relu, **kernel,
-    )  # fmt: skip
+    bias = integers(rng, n)
+    chain = epilogues.bias(send(bias)) | epilogues.relu
+    found = gemm(a, b, alpha=3.0, order=order, scale_a=x, scale_b=y, epilogue=chain, **kernel)
     wanted = 3 * ((a.astype(float) * x) @ (b.astype(float) * y)) + bias
-    np.testing.assert_array_equal(fetch(out), np.maximum(wanted, 0))
+    np.testing.assert_array_equal(found, np.maximum(wanted, 0))
 
 
 @pytest.mark.parametrize("rows", ["one", "rows", "flat"])
 def test_scales_do_not_multiply_c(kernel, rows):
     (m, n, k), rng = SIZES[0], np.random.default_rng(12)
-    skip_unscaled(kernel)
+    skip(kernel, blocks=True)
     a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col")
     x = {"one": np.float32([[2]]), "rows": powers(rng, m, 1), "flat": powers(rng, m)}[rows]
     y = powers(rng, 1, n) if rows == "rows" else np.float32([0.5])
-    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
-    sent = send(c.copy())
-    dxgemm.gemm(send(a), send(b), sent, 2.0, 3.0, scale_a=send(x), scale_b=send(y), **kernel)
+    c = integers(rng, m, n)
+    found = gemm(a, b, c.copy(), 2.0, 3.0, scale_a=x, scale_b=y, out=None, **kernel)
     scaled = (a.astype(float) * x.reshape(-1, 1)) @ (b.astype(float) * y)
-    np.testing.assert_array_equal(fetch(sent), 2 * scaled + 3 * c)
+    np.testing.assert_array_equal(found, 2 * scaled + 3 * c)
 
 
-def spread(scales, along, k, axis):
-    """Scales of blocks as factors of elements."""
-    blocks = scales.shape[axis]
-    each = -(-along // 128) if blocks == -(-along // 128) and blocks != along else along
-    repeated = np.repeat(scales, 1 if each == along else 128, axis)
-    repeated = np.repeat(repeated, 128, 1 - axis)
-    return repeated[:along, :k] if axis == 0 else repeated[:k, :along]
-
-
-@pytest.mark.parametrize("a_block", [1, 128])
-@pytest.mark.parametrize("b_block", [1, 128])
-@pytest.mark.parametrize("out_order", ["C", "F"])
-def test_scales_of_blocks(kernel, a_block, b_block, out_order):
-    (m, n, k), rng = BLOCKED, np.random.default_rng(3)
-    skip_unscaled(kernel)
+@pytest.mark.parametrize(("a_block", "b_block", "order", "blocks"), [
+    (1, 1, "C", 3), (1, 128, "F", 2), (128, 1, "C", 1), (128, 128, "F", 3), (1, 128, "C", 1),
+    (128, 128, "C", 2), (1, 1, "F", 4), (128, 1, "F", 9),
+])  # fmt: skip
+def test_scales_of_blocks(kernel, a_block, b_block, order, blocks):
+    (m, n, _), k, rng = BLOCKED, 128 * blocks - 124, np.random.default_rng(3)
+    skip(kernel, blocks=True)
     a, b = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col")
-    x = powers(rng, -(-k // 128), -(-m // a_block)).T  # rows are neighbours
-    y = powers(rng, -(-k // 128), -(-n // b_block))
-    c = rng.integers(-9, 10, (m, n)).astype(np.float32)
-    out = empty((n, m) if out_order == "F" else (m, n))
-    out = out.T if out_order == "F" else out
-    dxgemm.gemm(
-        send(a), send(b), send(c), 2.0, 3.0, scale_a=send(x), scale_b=send(y), out=out,
-        epilogue=epilogues.scale(2.0), **kernel,
-    )  # fmt: skip
+    x, y = powers(rng, blocks, -(-m // a_block)).T, powers(rng, blocks, -(-n // b_block))
+    c = integers(rng, m, n)
+    scales = {"scale_a": x, "scale_b": y, "epilogue": epilogues.scale(2.0)}
+    found = gemm(a, b, c, 2.0, 3.0, order=order, **scales, **kernel)
     left, right = a.astype(float) * spread(x, m, k, 0), b.astype(float) * spread(y, n, k, 1)
-    np.testing.assert_array_equal(fetch(out), 2 * (2 * (left @ right) + 3 * c))
+    np.testing.assert_array_equal(found, 2 * (2 * (left @ right) + 3 * c))
 
 
 @pytest.mark.parametrize("scaled", ["", "rows", "blocks"])
 def test_a_batch_has_scales_of_its_own(kernel, scaled):
-    batch, rng = 2, np.random.default_rng(4)
-    m, n, k = BLOCKED
-    skip_across(kernel, "row", "row")
-    if scaled == "blocks":
-        skip_unscaled(kernel)
+    (m, n, k), batch, rng = BLOCKED, 2, np.random.default_rng(4)
+    skip(kernel, ("row", "row"), scaled == "blocks")
     a, b = (whole(rng, (batch, *shape), E4M3) for shape in ((m, k), (k, n)))
-    x, y, scales = np.ones((batch, m, 1)), np.ones((batch, 1, n)), {}
-    if scaled:
+    x, y, scales = 1, 1, {}
+    if scaled == "rows":
         x, y = powers(rng, batch, m, 1), powers(rng, 1, 1, n)
-        scales = {"scale_a": send(x), "scale_b": send(y[0])}
+        scales = {"scale_a": x, "scale_b": y[0]}
     if scaled == "blocks":
         x, y = powers(rng, batch, m, -(-k // 128)), powers(rng, batch, -(-k // 128), n)
-        scales = {"scale_a": send(x), "scale_b": send(y)}
+        scales = {"scale_a": x, "scale_b": y}
         x, y = np.repeat(x, 128, 2)[..., :k], np.repeat(y, 128, 1)[:, :k]
-    out = dxgemm.gemm(send(a), send(b), out=empty((batch, m, n)), **scales, **kernel)
-    np.testing.assert_array_equal(fetch(out), (a.astype(float) * x) @ (b.astype(float) * y))
+    wanted = (a.astype(float) * x) @ (b.astype(float) * y)
+    found = gemm(a, b, out=empty((batch, m, n)), **scales, **kernel)
+    np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("triangular", [("lower", None), ("unit upper", "unit lower")], ids=str)
 def test_triangular_operands(triangular):
     rng = np.random.default_rng(13)
     a, b = whole(rng, (40, 40), E4M3), whole(rng, (40, 40), E5M2, "col")
-    out = dxgemm.gemm(send(a), send(b), triangular=triangular, scale_a=2.0, out=empty((40, 40)))
     left, right = a.astype(float), b.astype(float)
     left = np.tril(left) if triangular[0] == "lower" else np.triu(left, 1) + np.eye(40)
     right = np.tril(right, -1) + np.eye(40) if triangular[1] else right
-    np.testing.assert_array_equal(fetch(out), 2 * left @ right)
+    found = gemm(a, b, triangular=triangular, scale_a=2.0)
+    np.testing.assert_array_equal(found, 2 * left @ right)
 
 
 def test_a_reduction_sees_scaled_values(kernel):
     (m, n, k), rng = SIZES[0], np.random.default_rng(5)
     a, b, x = whole(rng, (m, k), E4M3), whole(rng, (k, n), E4M3, "col"), powers(rng, m)
-    largest = reductions.max(axis=1)
-    total = dxgemm.gemm(send(a), send(b), scale_a=send(x), epilogue=largest, **kernel)
+    found = gemm(a, b, scale_a=x, out=None, epilogue=reductions.max(axis=1), **kernel)
     wanted = (a.astype(float) * x[:, None]) @ b.astype(float)
-    np.testing.assert_array_equal(fetch(total), wanted.max(1))
+    np.testing.assert_array_equal(found, wanted.max(1))
 
 
 @pytest.mark.gpu
@@ -221,58 +216,39 @@ def test_sums_of_random_numbers_are_within_their_bound(kernel, k, draw):
     """Of |a| @ |b|: 2**-9 if promoted every 128 of k, 2**-3 if not."""
     rng, (m, n) = np.random.default_rng(6), (64, 128)
     a, b = (getattr(rng, draw)(shape).astype(E4M3) for shape in ((m, k), (n, k)))
-    out = fetch(dxgemm.gemm(send(a), send(b).T, out=empty((m, n)), **kernel)).astype(float)
     exact, size = a.astype(float) @ b.T.astype(float), abs(a.astype(float)) @ abs(b.T.astype(float))
-    worst = (abs(out - exact) / size).max()
+    worst = (abs(gemm(a, b.T, **kernel) - exact) / size).max()
     assert worst < (2.0**-9 if kernel["precision"] is None else 2.0**-3), worst
 
 
+def ones(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+BLOCKS = {"scale_a": ones(3, 3), "scale_b": ones(3, 5)}
+UNSUPPORTED = errors.UnsupportedProblemError
 BAD = {
-    "another length": ({"scale_a": np.ones(4, np.float32)}, errors.ShapeError, r"\(3,\) or"),
-    "a row as a column": ({"scale_b": np.ones((5, 1), np.float32)}, errors.ShapeError, r"\(1, 5\)"),
-    "float64": ({"scale_a": np.ones(3)}, errors.DtypeError, "float64; scales are float32"),
+    "another length": ({"scale_a": ones(4)}, errors.ShapeError, r"\(3,\) or"),
+    "a row as a column": ({"scale_b": ones(5, 1)}, errors.ShapeError, r"\(1, 5\)"),
+    "float64": ({"scale_a": ones(3, dtype=float)}, errors.DtypeError, "float64; scales are float3"),
     "text": ({"scale_a": "two"}, errors.ScalarError, "real number"),
     "a list": ({"scale_a": [1.0]}, errors.ScalarError, "real number"),
-    "one of blocks": (
-        {"scale_a": np.ones((3, 3), np.float32), "scale_b": 2.0}, errors.ShapeError, "scale_b must"
-    ),
-    "rows and blocks": (
-        {"scale_a": np.ones(3, np.float32), "scale_b": np.ones((3, 1), np.float32)},
-        errors.ShapeError, "scale_a must",
-    ),
-    "c": (
-        {"scale_a": np.ones(3, np.float32), "beta": 1.0}, errors.UnsupportedProblemError, "in pairs"
-    ),
+    "one of blocks": (BLOCKS | {"scale_b": 2.0}, errors.ShapeError, "scale_b must"),
+    "rows and blocks": (BLOCKS | {"scale_a": ones(3)}, errors.ShapeError, "scale_a must"),
+    "c": ({"scale_a": ones(3), "beta": 1.0}, UNSUPPORTED, "in pairs"),
     "a reduction": (
-        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
-         "epilogue": reductions.max(fused=True)},
-        errors.UnsupportedProblemError, "leave out fused",
+        BLOCKS | {"epilogue": reductions.max(fused=True)}, UNSUPPORTED, "leave out fused"
     ),
-    "a mask": (
-        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
-         "mask": np.ones((1, 1), bool)},
-        errors.UnsupportedProblemError, "scales of blocks",
-    ),
-    "fast blocks": (
-        {"scale_a": np.ones((3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32),
-         "implementation": "wgmma"},
-        errors.UnsupportedProblemError, "not scaled by blocks",
-    ),
+    "a mask": (BLOCKS | {"mask": ones(1, 1, dtype=bool)}, UNSUPPORTED, "scales of blocks"),
+    "fast blocks": (BLOCKS | {"implementation": "wgmma"}, UNSUPPORTED, "not scaled by blocks"),
     "an inner function": (
-        {"scale_a": 2.0, "inner": dxgemm.inners.min_plus}, errors.UnsupportedProblemError, "factors"
+        {"scale_a": 2.0, "inner": dxgemm.inners.min_plus}, UNSUPPORTED, "factors"
     ),
-    "a plain inner function": (
-        {"scale_a": 2.0, "inner": max}, errors.UnsupportedProblemError, "factors of products"
-    ),
-    "an array of beta": (
-        {"scale_a": np.ones(3, np.float32), "beta": np.ones(2)}, errors.ScalarError, "beta is"
-    ),
-    "rows of a batch": (
-        {"scale_a": np.ones((2, 3, 1), np.float32)}, errors.ShapeError, r"scale_a is \(2, 3, 1\)"
-    ),
+    "a plain inner function": ({"scale_a": 2.0, "inner": max}, UNSUPPORTED, "factors of products"),
+    "an array of beta": ({"scale_a": ones(3), "beta": np.ones(2)}, errors.ScalarError, "beta is"),
+    "rows of a batch": ({"scale_a": ones(2, 3, 1)}, errors.ShapeError, r"scale_a is \(2, 3, 1\)"),
     "another batch": (
-        {"scale_a": np.ones((2, 3, 3), np.float32), "scale_b": np.ones((3, 5), np.float32)},
-        errors.ShapeError, r"scale_a is \(2, 3, 3\)",
+        BLOCKS | {"scale_a": ones(2, 3, 3)}, errors.ShapeError, r"scale_a is \(2, 3, 3\)"
     ),
     "a precision of others": ({"precision": "tf32"}, errors.PrecisionError, "tf32"),
 }  # fmt: skip
@@ -281,14 +257,9 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_wrong_scales_are_refused_before_anything_is_written(case):
     options, error, text = BAD[case]
-    rng = np.random.default_rng(7)
-    a, b = send(whole(rng, (3, 260), E4M3)), send(whole(rng, (260, 5), E4M3))
-    c = send(np.full((3, 5), 7, np.float32))
+    rng, c = np.random.default_rng(7), send(np.full((3, 5), 7, np.float32))
     with pytest.raises(error, match=text):
-        dxgemm.gemm(a, b, c, **{
-            name: send(value) if isinstance(value, np.ndarray) and name != "mask" else value
-            for name, value in options.items()
-        })  # fmt: skip
+        gemm(whole(rng, (3, 260), E4M3), whole(rng, (260, 5), E4M3), c, out=None, **options)
     np.testing.assert_array_equal(fetch(c), 7)
 
 
@@ -300,42 +271,42 @@ def test_symmetric_results_have_scales_of_one_operand(kind, transpose, triangle)
     left = whole(rng, (n, k), E4M3)
     scale = {"number": 0.5, "one": np.float32([4]), "rows": powers(rng, n, 1) / 3}[kind]
     wide = left.astype(float) * scale
-    c = rng.integers(-9, 10, (n, n)).astype(np.float32)
-    c, beta = np.tril(c) + np.tril(c, -1).T, 3.0 if kind == "number" else 0.0
+    c, beta = integers(rng, n, n), 3.0 if kind == "number" else 0.0
+    c = np.tril(c) + np.tril(c, -1).T
     a = send(left.T.copy() if transpose else left)
     options = {"transpose": transpose, "triangle": triangle, "out": empty((n, n))}
     options |= {"scale_a": scale if kind == "number" else send(scale)}
     found = fetch(dxgemm.gemm_symmetric(a, send(c), 2.0, beta, **options))
-    wanted, bound = 2 * (wide @ wide.T) + beta * c, 2.0**-22 if kind == "rows" else 0.0
     # Scales that are no powers of 2 round the sum of each 128 of k, whose terms may cancel.
-    error, reach = abs(found - wanted), abs(wide) @ abs(wide).T
-    assert (error <= bound * reach)[np.tril_indices(n)].all(), np.nanmax(error)
+    error, bound = abs(found - 2 * (wide @ wide.T) - beta * c), 2.0**-22 if kind == "rows" else 0.0
+    reach = bound * (abs(wide) @ abs(wide).T)
+    assert (error <= reach)[np.tril_indices(n)].all(), np.nanmax(error)
     if triangle == "both":
         np.testing.assert_array_equal(found, found.T)
     else:
         assert np.isnan(found[np.triu_indices(n, 1)]).all()
     assert "gemm" in str(dxgemm.explain_symmetric(a, **options))
-    with pytest.raises(errors.UnsupportedProblemError, match="product of one matrix"):
-        dxgemm.gemm_symmetric(a, b=a, scale_a=2.0)
-    with pytest.raises(errors.UnsupportedProblemError, match="scale_a must be a number"):
-        dxgemm.gemm_symmetric(a, send(c), beta=1.0, scale_a=send(np.ones((n, 1), np.float32)))
-    with pytest.raises(errors.ShapeError, match="gemm_symmetric: scale_a is"):
-        dxgemm.gemm_symmetric(a, scale_a=send(np.ones((n + 1, 1), np.float32)))
+    for error, text, more in (
+        (UNSUPPORTED, "product of one matrix", {"b": a, "scale_a": 2.0}),
+        (UNSUPPORTED, "must be a number", {"c": send(c), "beta": 1.0, "scale_a": send(ones(n, 1))}),
+        (errors.ShapeError, "gemm_symmetric: scale_a is", {"scale_a": send(ones(n + 1, 1))}),
+    ):
+        with pytest.raises(error, match=text):
+            dxgemm.gemm_symmetric(a, **more)
 
 
 def test_scales_are_for_float8_alone():
-    ones = np.ones((4, 4), np.float32)
-    with pytest.raises(errors.DtypeError, match="scale_a is for arrays of float8_e4m3fn"):
-        dxgemm.gemm(ones, ones, scale_a=2.0)
-    eights = ones.astype(E4M3)
-    with pytest.raises(errors.ShapeError, match="1 dimensions"):
-        dxgemm.gemm(eights[0], eights, scale_a=np.ones(4, np.float32))
-    with pytest.raises(errors.DtypeError, match="a is list"):
-        dxgemm.gemm([[1.0]], eights, scale_a=2.0)
-    with pytest.raises(errors.DtypeError, match="bfloat16 or both float16"):
-        dxgemm.gemm(eights, eights, out=ones.astype(np.float64))
-    for b in (ones, dxgemm.prepare(send(ones))):  # whose own scale is not passed
-        for options in ({}, {"scale_a": 2.0}, {"scale_a": send(ones[:1, :1])}):
+    wide, eights = ones(4, 4), ones(4, 4, dtype=E4M3)
+    for error, text, a, b, options in (
+        (errors.DtypeError, "is for arrays of float8_e4m3fn", wide, wide, {"scale_a": 2.0}),
+        (errors.ShapeError, "1 dimensions", eights[0], eights, {"scale_a": ones(4)}),
+        (errors.DtypeError, "a is list", [[1.0]], eights, {"scale_a": 2.0}),
+        (errors.DtypeError, "or both float16", eights, eights, {"out": ones(4, 4, dtype=float)}),
+    ):
+        with pytest.raises(error, match=text):
+            dxgemm.gemm(a, b, **options)
+    for b in (wide, dxgemm.prepare(send(wide))):  # whose own scale is not passed
+        for options in ({}, {"scale_a": 2.0}, {"scale_a": send(ones(1, 1))}):
             with pytest.raises(errors.DtypeError, match="dtypes differ"):
                 dxgemm.gemm(send(eights), b, **options)
 
@@ -366,8 +337,8 @@ def rounded(values, dtype):
 
 @pytest.mark.parametrize("implementation", QUANTISE, ids=[entry.name for entry in QUANTISE])
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
-@pytest.mark.parametrize("out_order", ["C", "F", "odd"])
-def test_results_of_float8_saturate(implementation, dtype, out_order):
+@pytest.mark.parametrize("order", ["C", "F", "odd"])
+def test_results_of_float8_saturate(implementation, dtype, order):
     if reason := implementation.runs_on(device_facts(0).arch):
         pytest.skip(reason)
     is_skinny = "skinny" in implementation.name
@@ -378,17 +349,15 @@ def test_results_of_float8_saturate(implementation, dtype, out_order):
     a, b = whole(rng, (m, k), operands), whole(rng, (k, n), operands, "col")
     factors = 2.0 ** rng.integers(-20, 14, n).astype(np.float32)
     factors[:2] = np.nan, np.inf
-    shape = {"C": (m, n), "F": (n, m), "odd": (m, n + 1)}[out_order]
-    out = send(np.zeros(shape, dtype))
-    out = {"C": out, "F": out.T, "odd": out[:, 1:]}[out_order]
-    precision = "fast" if implementation.name == "wgmma" and operands == E4M3 else None
-    dxgemm.gemm(
-        send(a), send(b), out=out, epilogue=epilogues.scale_columns(send(factors)),
-        scale_out=send(np.float32([3])), implementation=implementation.name, precision=precision,
+    out = send(np.zeros({"C": (m, n), "F": (n, m), "odd": (m, n + 1)}[order], dtype))
+    out = {"C": out, "F": out.T, "odd": out[:, 1:]}[order]
+    found = gemm(
+        a, b, out=out, epilogue=epilogues.scale_columns(send(factors)), scale_out=np.float32([3]),
+        implementation=implementation.name,
+        precision="fast" if implementation.name == "wgmma" and operands == E4M3 else None,
     )  # fmt: skip
     with np.errstate(all="ignore"):
         wanted = rounded(np.float32(a.astype(float) @ b.astype(float)) * factors * 3, dtype)
-    found = fetch(out).astype(float)
     np.testing.assert_array_equal(found, wanted)
     number = ~np.isnan(wanted)
     np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(wanted)[number])
@@ -403,11 +372,9 @@ def test_rounding_is_to_nearest_even_and_keeps_subnormals(dtype):
     close = [np.nextafter(middles, np.float32(end)) for end in (np.inf, -np.inf)]
     others = np.float32([-0.0, 1e30, -1e30, np.inf, -np.inf, np.nan, 1e-30])
     values = np.concatenate([numbers, middles, *close, others])
-    ones, row = np.ones((1, 1), E4M3), np.zeros((1, values.size), E4M3)
-    out = send(np.zeros((1, values.size), dtype))
-    bias = epilogues.bias(send(values))
-    dxgemm.gemm(send(ones), send(row), out=out, epilogue=bias)
-    np.testing.assert_array_equal(fetch(out)[0].astype(float), rounded(values + 0, dtype))
+    row, out = np.zeros((1, values.size), E4M3), send(np.zeros((1, values.size), dtype))
+    found = gemm(ones(1, 1, dtype=E4M3), row, out=out, epilogue=epilogues.bias(send(values)))
+    np.testing.assert_array_equal(found[0], rounded(values + 0, dtype))
 
 
 def test_float8_beside_the_result_and_read_again():
@@ -415,61 +382,23 @@ def test_float8_beside_the_result_and_read_again():
     a, b = whole(rng, (6, 16), E4M3), whole(rng, (16, 32), E4M3, "col")
     kept, matrix = send(np.zeros((6, 32), E5M2)), whole(rng, (6, 32), E4M3)
     chain = epilogues.residual(send(matrix)) | epilogues.keep(kept=kept)
-    out = dxgemm.gemm(send(a), send(b), out=empty((6, 32)), epilogue=chain)
     wanted = a.astype(float) @ b.astype(float) + matrix.astype(float)
-    np.testing.assert_array_equal(fetch(out), wanted)
+    np.testing.assert_array_equal(gemm(a, b, epilogue=chain), wanted)
     np.testing.assert_array_equal(fetch(kept).astype(float), rounded(wanted, E5M2))
 
 
 def test_wrong_results_of_float8_are_refused():
-    a, b = send(np.ones((4, 16), E4M3)), send(np.ones((16, 8), E4M3))
-    eights, wide = send(np.zeros((4, 8), E4M3)), send(np.zeros((4, 8), np.float32))
+    a, b = send(ones(4, 16, dtype=E4M3)), send(ones(16, 8, dtype=E4M3))
+    out = send(np.zeros((4, 8), E4M3))
     for error, text, options in (
-        (errors.UnsupportedProblemError, "not added", {"c": eights, "beta": 1.0}),
-        (errors.DtypeError, "scale_out is for arrays", {"out": wide, "scale_out": 2.0}),
+        (UNSUPPORTED, "not added", {"c": out, "beta": 1.0}),
+        (errors.DtypeError, "scale_out is for arrays", {"out": empty((4, 8)), "scale_out": 2.0}),
         (errors.DtypeError, "scale_out is for arrays", {"scale_out": 2.0}),
-        (errors.ShapeError, "pass one number",
-         {"out": eights, "scale_out": send(np.ones(8, np.float32))}),
-        (errors.UnsupportedProblemError, "does not go with scale_out",
-         {"out": eights, "scale_out": 2.0, "epilogue": reductions.max()}),
-        (errors.UnsupportedProblemError, "does not reduce",
-         {"out": eights, "epilogue": reductions.max()}),
+        (errors.ShapeError, "pass one number", {"out": out, "scale_out": send(ones(8))}),
+        (UNSUPPORTED, "does not go with scale_out",
+         {"out": out, "scale_out": 2.0, "epilogue": reductions.max()}),
+        (UNSUPPORTED, "does not reduce", {"out": out, "epilogue": reductions.max()}),
     ):  # fmt: skip
         with pytest.raises(error, match=text):
             dxgemm.gemm(a, b, **options)
-    np.testing.assert_array_equal(fetch(eights).astype(float), 0)
-
-
-@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "float32", "float8_e5m2"])
-def test_scaled_mm_of_torch(out_dtype):
-    torch = pytest.importorskip("torch")
-    from dxgemm.torch import scaled_mm
-
-    device = "cpu" if simulator_enabled() else "cuda"
-    rng = np.random.default_rng(11)
-    a, b, bias = whole(rng, (5, 130), E4M3), whole(rng, (130, 7), E5M2), powers(rng, 7)
-    x, y = powers(rng, 5, 1), powers(rng, 1, 7)
-    first, second = (
-        torch.tensor(v.astype(np.float32)).to(getattr(torch, str(v.dtype))).to(device)
-        for v in (a, b)
-    )
-    of_a, of_b, added, factor = (
-        torch.tensor(v).to(device) for v in (x, y, bias, np.float32([0.5]))
-    )
-    is_byte = out_dtype is None or out_dtype.startswith("float8")
-    result = scaled_mm(
-        first, second, of_a, of_b, added, scale_result=factor if is_byte else None,
-        out_dtype=out_dtype and getattr(torch, out_dtype), use_fast_accum=True,
-    )  # fmt: skip
-    wanted = (a.astype(float) * x) @ (b.astype(float) * y) + bias
-    if is_byte:
-        wanted = rounded(wanted / 2, E4M3 if out_dtype is None else E5M2)
-    else:
-        wanted = torch.tensor(wanted, dtype=result.dtype).double().numpy()
-    np.testing.assert_array_equal(result.double().cpu().numpy(), wanted)
-    with pytest.raises(errors.DtypeError, match=r"dxgemm.torch.scaled_mm: input is torch.float32"):
-        scaled_mm(first.float(), second, of_a, of_b)
-    with pytest.raises(errors.ShapeError, match=r"must be \(m, k\) and \(k, n\)"):
-        scaled_mm(first, second.T, of_a, of_b)
-    with pytest.raises(errors.DtypeError, match="scale_result is for results of float8"):
-        scaled_mm(first, second, of_a, of_b, None, factor, torch.float32)
+    np.testing.assert_array_equal(fetch(out).astype(float), 0)

@@ -20,7 +20,8 @@ from dxgemm.runtime.device import device_facts
 
 K, N = (130, 5) if simulator_enabled() else (260, 200)
 OFFSETS = [0, 3, 3, 8] if simulator_enabled() else [0, 130, 130, 137, 700, 700]
-REST = 2  # rows behind the last group
+TOTAL = OFFSETS[-1] + 2  # rows, two of them behind the last group
+GROUPS = [*zip([0, *OFFSETS], OFFSETS)]
 LAYOUTS = [("row", "col"), ("row", "row"), ("col", "row")]
 
 
@@ -29,48 +30,54 @@ def skip_without_kernel():
         pytest.skip("groups of float8 by offsets need Hopper")
 
 
-def make(shared, dtypes=(E4M3, E4M3), orders=("row", "col"), k=K):
-    """a and b of groups of rows, or for "n" of columns, whose products are the transposed ones."""
+def make(dtypes=(E4M3, E4M3), orders=("row", "col"), k=K):
+    """a and b of groups of rows; the products of groups of columns are the transposed ones."""
     rng = np.random.default_rng(3)
-    count, total = len(OFFSETS), OFFSETS[-1] + REST
-    a = whole(rng, (total, k), dtypes[0], orders[0])
-    b = np.stack([whole(rng, (k, N), dtypes[1]) for _ in range(count)])
+    a = whole(rng, (TOTAL, k), dtypes[0], orders[0])
+    b = np.stack([whole(rng, (k, N), dtypes[1]) for _ in OFFSETS])
     if orders[1] == "col":
         b = np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
-    return (a, b) if shared == "m" else (b.swapaxes(1, 2), a.T)
+    return a, b
 
 
-def send_any(array):
-    """`send` of a batch too, whose matrices may be column-major."""
+def sent(array):
+    """`send` of a batch too, whose matrices may be column-major; of no array, the object itself."""
+    if not isinstance(array, np.ndarray):
+        return array
     if array.ndim == 3 and not array.flags.c_contiguous:
         return send(np.ascontiguousarray(array.swapaxes(1, 2))).swapaxes(1, 2)
     return send(array)
 
 
+def grouped(a, b, *more, offsets=OFFSETS, **options):
+    """`dxgemm.gemm_grouped` of arrays that are sent; the rows of its groups."""
+    options = {name: sent(value) for name, value in options.items()}
+    found = dxgemm.gemm_grouped(
+        sent(a), sent(b), *map(sent, more), offsets=send(np.int32(offsets)), **options
+    )
+    return fetch(found)[: offsets[-1]].astype(float)
+
+
 def scales_of(kind, k=K):
     """Scales of the rows and of the matrices, and the same as factors of elements."""
-    rng, count, total = np.random.default_rng(4), len(OFFSETS), OFFSETS[-1] + REST
-    blocks = -(-k // 128)
+    rng, count, blocks = np.random.default_rng(4), len(OFFSETS), -(-k // 128)
     if kind == "none":
-        return None, None, np.ones((total, k)), np.ones((count, k, N))
+        return None, None, 1, np.ones(count)
     if kind == "numbers":
-        return 0.5, np.float32([4]), np.full((total, k), 0.5), np.full((count, k, N), 4.0)
+        return 0.5, np.float32([4]), 0.5, np.full(count, 4.0)
     if kind == "rows":
-        x, y = powers(rng, total, 1), powers(rng, count, 1, N)
-        return x, y, np.repeat(x, k, 1), np.repeat(y, k, 1)
-    x = powers(rng, blocks, total).T
-    wide = N if kind == "blocks of columns" else -(-N // 128)
-    y = powers(rng, count, blocks, wide)
-    return x, y, spread(x, total, k, 0), np.stack([spread(one, N, k, 1) for one in y])
+        x, y = powers(rng, TOTAL, 1), powers(rng, count, 1, N)
+        return x, y, x, y
+    x = powers(rng, blocks, TOTAL).T
+    y = powers(rng, count, blocks, N if kind == "blocks of columns" else -(-N // 128))
+    return x, y, spread(x, TOTAL, k, 0), np.stack([spread(one, N, k, 1) for one in y])
 
 
 def product_of(a, b, of_a, of_b):
-    """Result of groups of rows in float64; 0 in rows of no group."""
-    left, right = a.astype(float) * of_a, b.astype(float) * of_b
-    result = np.zeros((len(a), N))
-    for group, (first, end) in enumerate(zip([0, *OFFSETS], OFFSETS)):
-        result[first:end] = left[first:end] @ right[group]
-    return result
+    """Result of groups of rows in float64, without rows of no group."""
+    left = a.astype(float) * of_a
+    parts = zip(GROUPS, b, of_b)
+    return np.concatenate([left[i:j] @ (x.astype(float) * y) for (i, j), x, y in parts])
 
 
 def turned(array):
@@ -78,79 +85,63 @@ def turned(array):
     return array.swapaxes(-1, -2) if getattr(array, "ndim", 0) > 1 else array
 
 
-def sent(scale):
-    return send_any(scale) if isinstance(scale, np.ndarray) else scale
-
-
 @pytest.mark.parametrize("kind", ["none", "numbers", "rows", "blocks", "blocks of columns"])
 @pytest.mark.parametrize("shared", ["m", "n"])
 @pytest.mark.parametrize("orders", LAYOUTS, ids=str)
 def test_scales_and_layouts(kind, shared, orders):
     skip_without_kernel()
-    a, b = make("m", (E4M3, E5M2), orders)
+    a, b = make((E4M3, E5M2), orders)
     x, y, of_a, of_b = scales_of(kind)
     wanted = 2 * product_of(a, b, of_a, of_b)
-    out = empty(wanted.shape)
+    out = empty((TOTAL, N))
     out[...] = 7
-    a, b, x, y = send_any(a), send_any(b), sent(x), sent(y)
+    a, b, x, y, target = *map(sent, (a, b, x, y)), out
     if shared == "n":
-        a, b, x, y, out = b.swapaxes(1, 2), a.T, turned(y), turned(x), out.T
-        wanted = wanted.T
+        a, b, x, y, target = b.swapaxes(1, 2), a.T, turned(y), turned(x), out.T
     offsets = send(np.int32(OFFSETS))
-    result = dxgemm.gemm_grouped(
-        a, b, alpha=2.0, out=out, offsets=offsets, scale_a=x, scale_b=y
-    )  # fmt: skip
-    wanted = wanted if shared == "m" else wanted.T
-    found = fetch(result) if shared == "m" else fetch(result).T
-    np.testing.assert_array_equal(found[: OFFSETS[-1]], wanted[: OFFSETS[-1]])
-    np.testing.assert_array_equal(found[OFFSETS[-1] :], 7)
+    dxgemm.gemm_grouped(a, b, alpha=2.0, out=target, offsets=offsets, scale_a=x, scale_b=y)
+    np.testing.assert_array_equal(fetch(out)[: OFFSETS[-1]], wanted)
+    np.testing.assert_array_equal(fetch(out)[OFFSETS[-1] :], 7)
 
 
 @pytest.mark.parametrize("kind", ["rows", "blocks"])
 def test_epilogues_c_and_rows_in_any_order(kind):
     skip_without_kernel()
-    rng, total = np.random.default_rng(5), OFFSETS[-1] + REST
-    a, b = make("m")
-    rows = rng.integers(0, total, total).astype(np.int32)
+    rng, (a, b) = np.random.default_rng(5), make()
+    rows = rng.integers(0, TOTAL, TOTAL).astype(np.int32)
     x, y, of_a, of_b = scales_of(kind)
     bias = rng.integers(-9, 10, (len(OFFSETS), N)).astype(np.float32)
-    c = rng.integers(-9, 10, (total, N)).astype(np.float32)
-    wanted = product_of(a[rows], b, of_a, of_b) + 3 * c
-    for group, (first, end) in enumerate(zip([0, *OFFSETS], OFFSETS)):
-        wanted[first:end] = np.maximum(wanted[first:end] + bias[group], 0)
-    result = dxgemm.gemm_grouped(
-        send(a), send_any(b), send(c), 1.0, 3.0, out=empty(c.shape), rows=send(rows),
-        offsets=send(np.int32(OFFSETS)), scale_a=sent(x), scale_b=sent(y),
+    c = rng.integers(-9, 10, (TOTAL, N)).astype(np.float32)
+    found = grouped(
+        a, b, c.copy(), 1.0, 3.0, out=empty(c.shape), rows=rows, scale_a=x, scale_b=y,
         epilogue=epilogues.bias(send(bias)) | epilogues.relu,
     )  # fmt: skip
-    np.testing.assert_array_equal(fetch(result)[: OFFSETS[-1]], wanted[: OFFSETS[-1]])
+    wanted = product_of(a[rows], b, of_a, of_b) + 3 * c[: OFFSETS[-1]]
+    wanted += np.concatenate([np.repeat(v[None], j - i, 0) for (i, j), v in zip(GROUPS, bias)])
+    np.testing.assert_array_equal(found, np.maximum(wanted, 0))
 
 
 @pytest.mark.parametrize("kind", ["rows", "blocks"])
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
 def test_results_of_float8(kind, dtype):
     skip_without_kernel()
-    a, b = make("m")
+    a, b = make()
     x, y, of_a, of_b = scales_of(kind)
-    wanted = rounded(product_of(a, b, of_a, of_b) / 8, dtype)
-    out = send(np.zeros(wanted.shape, dtype))
     plan = dxgemm.plan_grouped(
-        send(a), send_any(b), out=out, offsets=send(np.int32(OFFSETS)), scale_a=sent(x),
-        scale_b=sent(y), scale_out=0.125,
+        sent(a), sent(b), out=send(np.zeros((TOTAL, N), dtype)), scale_a=sent(x), scale_b=sent(y),
+        offsets=send(np.int32(OFFSETS)), scale_out=0.125,
     )  # fmt: skip
-    found = fetch(plan()).astype(float)
-    np.testing.assert_array_equal(found[: OFFSETS[-1]], wanted[: OFFSETS[-1]])
+    wanted = rounded(product_of(a, b, of_a, of_b) / 8, dtype)
+    np.testing.assert_array_equal(fetch(plan())[: OFFSETS[-1]].astype(float), wanted)
 
 
-def test_a_new_result_is_bfloat16_and_follows_the_offsets_of_each_call():
+def test_a_new_result_is_bfloat16():
     skip_without_kernel()
-    a, b = make("m", k=16)
-    offsets = send(np.int32(OFFSETS))
-    result = dxgemm.gemm_grouped(send(a), send_any(b), offsets=offsets)
+    a, b = make(k=16)
+    result = dxgemm.gemm_grouped(sent(a), sent(b), offsets=send(np.int32(OFFSETS)))
     assert str(result.dtype).removeprefix("torch.") == "bfloat16"
-    wanted = product_of(a, b, np.ones((len(a), 16)), np.ones((len(OFFSETS), 16, N)))
-    found = fetch(result)[: OFFSETS[-1]].astype(float)
-    np.testing.assert_array_equal(found, wanted[: OFFSETS[-1]].astype(ml_dtypes.bfloat16))
+    wanted = product_of(a, b, 1, np.ones(len(OFFSETS))).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(fetch(result)[: OFFSETS[-1]].astype(float), wanted.astype(float))
 
 
 @pytest.mark.parametrize("dtype", [E4M3, E5M2], ids=str)
@@ -160,24 +151,20 @@ def test_every_encoding(dtype):
     codes = np.arange(256, dtype=np.uint8).view(dtype)
     a = np.zeros((256, 16), dtype)
     a[:, 3] = codes
-    b = np.ones((2, 16, 1), dtype)
-    out = dxgemm.gemm_grouped(
-        send(a), send(b), out=empty((256, 1)), offsets=send(np.int32([100, 256])),
-        scale_b=send(np.float32([[[1]], [[2]]])),
+    found = grouped(
+        a, np.ones((2, 16, 1), dtype), out=empty((256, 1)), offsets=[100, 256],
+        scale_b=np.float32([[[1]], [[2]]]),
     )  # fmt: skip
     wanted = codes.astype(np.float32) * np.repeat(np.float32([1, 2]), [100, 156])
-    np.testing.assert_array_equal(fetch(out)[:, 0], wanted)
+    np.testing.assert_array_equal(found[:, 0], wanted)
 
 
 @pytest.mark.parametrize("alpha, k", [(0.0, 16), (2.0, 0)])
 def test_nothing_is_multiplied(alpha, k):
     skip_without_kernel()
-    a, b = make("m", k=k)
+    a, b = make(k=k)
     a = a if k == 0 else np.full_like(a, np.nan)
-    c = np.ones((len(a), N), np.float32)
-    offsets = send(np.int32(OFFSETS))
-    found = dxgemm.gemm_grouped(send(a), send_any(b), send(c), alpha, 3.0, offsets=offsets)
-    np.testing.assert_array_equal(fetch(found)[: OFFSETS[-1]], 3)
+    np.testing.assert_array_equal(grouped(a, b, np.ones((TOTAL, N), "f4"), alpha, 3.0), 3)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "lists", "blocks"])
@@ -186,24 +173,23 @@ def test_lists(kind):
     sizes = [(3, 5, 260), (2, 4, 20)] if simulator_enabled() else [(300, 50, 260), (64, 96, 20)]
     a = [whole(rng, (m, k), E4M3) for m, _, k in sizes]
     b = [whole(rng, (k, n), E5M2, "col") for _, n, k in sizes]
-    scales = {"scale_a": 0.5, "scale_b": [4.0, 2.0]}
-    left, right = [x.astype(float) * 0.5 for x in a], [x.astype(float) for x in b]
-    right = [right[0] * 4, right[1] * 2]
+    x, y, factors = 0.5, [4.0, 2.0], [(0.5, 4.0), (0.5, 2.0)]
     if kind != "numbers":
         blocks = [1 if kind == "lists" else -(-k // 128) for _, _, k in sizes]
         x = [powers(rng, m, count) for (m, _, _), count in zip(sizes, blocks)]
         y = [powers(rng, count, n) for (_, n, _), count in zip(sizes, blocks)]
-        scales = {"scale_a": [send(v) for v in x], "scale_b": tuple(send(v) for v in y)}
-        left = [v.astype(float) * np.repeat(s, 260, 1)[:, : v.shape[1]] if kind == "lists"
-                else v.astype(float) * spread(s, *v.shape, 0) for v, s in zip(a, x)]  # fmt: skip
-        right = [v.astype(float) * np.repeat(s, 260, 0)[: len(v)] if kind == "lists"
-                 else v.astype(float) * spread(s, v.shape[1], len(v), 1)
-                 for v, s in zip(b, y)]  # fmt: skip
-    out = [empty((m, n)) for m, n, _ in sizes]
-    a, b = [send(v) for v in a], [send(v) for v in b]
-    found = dxgemm.gemm_grouped(a, b, None, [1.0, 3.0], out=out, **scales)
-    for one, factor, x, y in zip(found, (1, 3), left, right):
-        np.testing.assert_array_equal(fetch(one), factor * (x @ y))
+        factors = [*zip(x, y)]
+        if kind == "blocks":
+            factors = [(spread(u, m, k, 0), spread(v, n, k, 1))
+                       for u, v, (m, n, k) in zip(x, y, sizes)]  # fmt: skip
+        x, y = [send(v) for v in x], tuple(send(v) for v in y)
+    found = dxgemm.gemm_grouped(
+        [send(v) for v in a], [send(v) for v in b], None, [1.0, 3.0], scale_a=x, scale_b=y,
+        out=[empty((m, n)) for m, n, _ in sizes],
+    )  # fmt: skip
+    for one, alpha, left, right, (u, v) in zip(found, (1, 3), a, b, factors):
+        wanted = alpha * ((left.astype(float) * u) @ (right.astype(float) * v))
+        np.testing.assert_array_equal(fetch(one), wanted)
 
 
 @pytest.mark.parametrize("k", [320, 300])
@@ -226,34 +212,33 @@ def test_groups_that_no_kernel_computes_are_refused():
 
 
 def test_wrong_scales_of_groups_are_refused_before_anything_is_written():
-    a, b = make("m", k=128)
-    total, count = len(a), len(OFFSETS)
-    x, y = np.ones((total, 1), np.float32), np.ones((count, 1, N), np.float32)
-    out = send(np.full((total, N), 7, np.float32))
-    offsets = send(np.int32(OFFSETS))
+    (a, b), count = make(k=128), len(OFFSETS)
+    x, y = np.ones((TOTAL, 1), np.float32), np.ones((count, 1, N), np.float32)
+    out = send(np.full((TOTAL, N), 7, np.float32))
     for error, text, scales in (
         (errors.ShapeError, r"scale_a is \(3, 1\)", {"scale_a": x[:3]}),
-        (errors.ShapeError, rf"scale_a is \({count}, {total}, 1\)",
-         {"scale_a": np.ones((count, total, 1), np.float32)}),
+        (errors.ShapeError, rf"scale_a is \({count}, {TOTAL}, 1\)",
+         {"scale_a": np.ones((count, TOTAL, 1), np.float32)}),
         (errors.ShapeError, r"scale_b is \(2, 1, ", {"scale_b": y[:2]}),
         (errors.ShapeError, rf"scale_b is \({count}, {N}\)", {"scale_b": y[:, 0]}),
         (errors.DtypeError, "float64; scales are float32", {"scale_a": x.astype(float)}),
         (errors.ScalarError, "scale_b", {"scale_b": "two"}),
         (errors.DtypeError, "scale_out is for arrays", {"scale_out": 2.0}),
     ):  # fmt: skip
-        options = {n: sent(v) for n, v in scales.items()}
+        options = {"out": out, "offsets": send(np.int32(OFFSETS))}
+        options |= {name: sent(value) for name, value in scales.items()}
         with pytest.raises(error, match=text) as raised:
-            dxgemm.gemm_grouped(send(a), send_any(b), out=out, offsets=offsets, **options)
+            dxgemm.gemm_grouped(sent(a), sent(b), **options)
         assert str(raised.value).startswith("gemm_grouped: ")
     np.testing.assert_array_equal(fetch(out), 7)
-    lists = [send(a)], [send(b[0])]
-    with pytest.raises(errors.ShapeError, match=r"<?a\[0\]"):
-        dxgemm.gemm_grouped(*lists, scale_a=[send(x[:3])])
-    with pytest.raises(errors.ShapeError, match="2 scales for 1 problems"):
-        dxgemm.gemm_grouped(*lists, scale_a=[1.0, 2.0])
-    floats = [send(np.ones((4, 4), np.float32))]
-    with pytest.raises(errors.DtypeError, match="scale_a is for arrays"):
-        dxgemm.gemm_grouped(floats, floats, scale_a=2.0)
+    lists, floats = ([send(a)], [send(b[0])]), [send(np.ones((4, 4), np.float32))]
+    for error, text, operands, scales in (
+        (errors.ShapeError, r"<?a\[0\]", lists, [send(x[:3])]),
+        (errors.ShapeError, "2 scales for 1 problems", lists, [1.0, 2.0]),
+        (errors.DtypeError, "scale_a is for arrays", (floats, floats), 2.0),
+    ):
+        with pytest.raises(error, match=text):
+            dxgemm.gemm_grouped(*operands, scale_a=scales)
 
 
 def test_the_inner_dimension_is_shared_out_in_host_memory_alone():
@@ -276,12 +261,9 @@ def test_the_inner_dimension_is_shared_out_in_host_memory_alone():
 
 def test_blocks_of_the_inner_dimension_belong_to_no_group():
     inner_a, inner_b = np.ones((4, 256), E4M3), np.ones((256, N), E4M3)
-    blocks = send(np.ones((4, 2), np.float32)), send(np.ones((2, N), np.float32))
+    scales = {"scale_a": np.ones((4, 2), np.float32), "scale_b": np.ones((2, N), np.float32)}
     with pytest.raises(errors.ShapeError, match=r"scale_a is \(4, 2\)"):
-        dxgemm.gemm_grouped(
-            send(inner_a), send(inner_b), offsets=send(np.int32([100, 256])), scale_a=blocks[0],
-            scale_b=blocks[1],
-        )  # fmt: skip
+        grouped(inner_a, inner_b, offsets=[100, 256], **scales)
 
 
 @pytest.mark.parametrize("parameter", ["scale_a", "scale_b", "scale_out"])

@@ -61,12 +61,16 @@ RINGS = [
 
 @pytest.mark.parametrize("config", [*RINGS, wgmma.Config(64, 8), wgmma.Config(128, 200)], ids=str)
 def test_a_ring_has_as_many_stages_as_fit(config):
-    used = config.smem_bytes("float16")
-    spare = config.consumers * 4 * (config.chunk_bytes - min(config.chunk_sizes))
-    one_more = config.stage_bytes + 16 + NOTE_BYTES
-    assert used <= SMEM_BYTES_PER_BLOCK
-    assert config.stages == MOST_STAGES or used - spare + one_more > SMEM_BYTES_PER_BLOCK
-    assert config.chunk_bytes in config.chunk_sizes
+    rings = {"mn": config, "k": config.k_major}
+    for b, ring in rings.items():
+        columns = -(-config.tile_n // 64) * 64 if b == "mn" else config.tile_n
+        assert ring.stage_bytes == config.parts * (config.tile_m + columns) * ROW_BYTES
+        stages = ring.stages * (ring.stage_bytes + 16 + NOTE_BYTES)
+        least = stages + config.consumers * 4 * min(config.chunk_sizes)
+        assert least < config.smem_bytes("float16") <= SMEM_BYTES_PER_BLOCK
+        one_more = ring.stage_bytes + 16 + NOTE_BYTES
+        assert ring.stages == MOST_STAGES or least + one_more > SMEM_BYTES_PER_BLOCK - 1200
+        assert ring.chunk_bytes in config.chunk_sizes
 
 
 @pytest.mark.parametrize("tile", [(96, 64), (128, 12), (64, 264)], ids=str)
@@ -259,3 +263,26 @@ def test_a_broadcast_matrix_is_a_batch_of_one():
     assert a_map.sizes[-1] == 1
     assert b_map.sizes[-1] == 5
     assert b_map.stride_bytes == (256, 32768)
+
+
+COMPILE_EARLY = """
+import re
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+from dxgemm.lower.product import lower_product
+from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.problem.define import contiguous_problem
+for name, config, sizes in (("wgmma", -1, (64, 64, 65)), ("skinny_wgmma", 0, (8, 64, 64))):
+    file, problem = find_implementation(name), contiguous_problem("float16", *sizes)
+    specs = lower_product(file, problem, file.configs("float16")[config], SIMULATED_DEVICE).specs
+    for spec in dict.fromkeys(specs):
+        kernel = compile_kernel(spec, "sm_90a")
+        (waits,) = (found.start() for found in re.finditer("griddepcontrol.wait", kernel.ptx))
+        memory = re.search("(ld|st|red|atom)[.]global|cp[.]async[.]bulk", kernel.ptx).start()
+        print(spec.implementation, kernel.record.begins_early, waits < memory)
+"""
+
+
+def test_kernels_that_begin_early_wait_before_they_read_or_write(run_python):
+    lines = run_python(COMPILE_EARLY).splitlines()
+    assert [line.split()[1:] for line in lines] == [["True", "True"]] * 3, lines

@@ -103,6 +103,14 @@ def test_gradients(batches, turns):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("m, n, k", [(0, 2, 3), (2, 0, 3), (2, 3, 0)])
+def test_gradients_of_empty_products(m, n, k):
+    a, b = np.ones((2, m, k), "float32"), np.ones((k, n), "float32")
+    found = jax.grad(lambda a, b: dxgemm.jax.gemm(a, b).sum(), (0, 1))(a, b)
+    np.testing.assert_array_equal(found[0], np.full(a.shape, n, "float32"))
+    np.testing.assert_array_equal(found[1], np.full(b.shape, 2 * m, "float32"))
+
+
 def test_second_derivatives():
     a, b = operands("float64")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from importlib import import_module
 
@@ -117,7 +118,8 @@ def test_refusals_fall_through(torch, random, monkeypatch):
     def refuse(*_, **__):
         raise errors.UnsupportedProblemError("gemm: not this one.")
 
-    monkeypatch.setattr("dxgemm.api.gemm", refuse)
+    monkeypatch.setattr(routing, "prepare", refuse)
+    monkeypatch.setattr(routing.Patch, "_timed", refuse)
     expected = torch.mm(a, b)
     for only in (None, "faster"):
         with dxgemm.patch(only=only) as patch:
@@ -185,6 +187,52 @@ def test_a_context_is_of_its_thread(torch, random):
     assert patch.report().routed == {"torch.mm": 2}
 
 
+def test_contexts_that_are_left_in_another_order(torch, random):
+    a, b = random(3, 4), random(4, 5)
+    first, second = dxgemm.patch(only=None), dxgemm.patch(only=None)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    torch.mm(a, b)
+    second.__exit__()
+    assert second.report().routed == {"torch.mm": 1} and not first.report().routed
+    with pytest.raises(errors.SettingError, match="patch: its context is not entered"):
+        second.__exit__()
+    assert not routing.Hooks.installed and not routing.Hooks.users
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_functions_are_pickled_by_name(library):
+    module = pytest.importorskip(library)
+    with dxgemm.patch():
+        hooks = import_module(f"dxgemm.drop_in.{library}_hooks")
+        for owner, name, *_ in hooks.DIRECT if library == "torch" else hooks.HOOKED:
+            function = getattr(owner, name)
+            assert pickle.loads(pickle.dumps(function)) is function, (module, name)
+
+
+def test_shapes_that_torch_refuses(torch, random):
+    """`gemm` takes matrices for batches, and broadcasts; torch's operators do not."""
+    dxt = import_module("dxgemm.torch")
+    shapes = (3, 4), (4, 5), (2, 3, 4), (2, 4, 5), (1, 4, 5)
+    a, b, batch, other, one = (random(*shape) for shape in shapes)
+    calls = [
+        lambda: torch.mm(batch, other), lambda: batch.mm(b), lambda: torch.bmm(a, b),
+        lambda: batch.bmm(one), lambda: torch.mv(batch, b[:, 0]), lambda: torch.mv(a, b),
+        lambda: torch.addmm(b[0], batch, other), lambda: torch.baddbmm(b[0], a, b),
+        lambda: torch.baddbmm(b[0], batch, one), lambda: torch.addmm(b[:, 0], a, b),
+        lambda: torch.addmv(a[:, :1], a, b[:, 0]),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises((RuntimeError, IndexError)) as caught:
+            call()
+        with dxgemm.patch(only=None), pytest.raises(caught.type) as patched:
+            call()
+        assert str(patched.value) == str(caught.value)
+        with dxt.batch_invariant(), pytest.raises((RuntimeError, ValueError, IndexError)):
+            call()
+
+
 def test_batch_invariance_comes_first(torch, random):
     dxt = import_module("dxgemm.torch")
     a, b = random(3, 4), random(4, 5)
@@ -198,13 +246,13 @@ def test_batch_invariance_comes_first(torch, random):
 
 def test_precision(torch, random, monkeypatch):
     asked = []
-    gemm = dxgemm.gemm
 
-    def spy(*operands, precision=None, **options):
+    def spy(*arguments, **_):
+        *_, (_, _, _, precision, *_) = arguments
         asked.append(precision)
-        return gemm(*operands, **options)
+        raise errors.UnsupportedProblemError("gemm: not this one.")
 
-    monkeypatch.setattr("dxgemm.api.gemm", spy)
+    monkeypatch.setattr(routing, "prepare", spy)
     a, b = random(3, 4), random(4, 5)
     with dxgemm.patch(only=None, precision="tf32"):
         torch.mm(a, b)
@@ -294,6 +342,8 @@ def test_what_cupy_computes(cupy):
             cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float32", order="F"))
         with pytest.raises(ValueError, match="dtype"):
             cupy.dot(singles, singles.T, out=cupy.empty((3, 3), "float64"))
+        with pytest.raises(ValueError, match="shape"):
+            cupy.matmul(singles, singles.T, out=cupy.empty((2, 3, 3), "float32"))
     assert not patch.report().routed and len(patch.report().fell_through) >= 4
     with dxgemm.patch() as patch:
         for _ in range(3):
@@ -331,6 +381,8 @@ def test_transforms_of_torch(torch, random):
         "sparse": lambda: torch.mm(a.to_sparse(), b),
         "negative": lambda: torch.mm(torch.complex(a, a).conj().imag, b),
         "Parameter": lambda: torch.nn.Parameter(a, requires_grad=False) @ b,
+        "zeros without memory": lambda: torch._efficientzerotensor((3, 4), device=DEVICE) @ b + 1,
+        "conjugate": lambda: torch.mm(torch.complex(a, a).conj(), torch.complex(b, b)),
     }
     expected = {name: call() for name, call in calls.items()}
     with dxgemm.patch(only=None) as patch:

@@ -459,14 +459,14 @@ def test_as_many_extremes_as_asked_for(reduced, k):
             assert_equal(reduced(values, case), case.expected(values), case)
 
 
-@pytest.mark.parametrize("k, dtype", [(9, "float32"), (32, "float64")])
+@pytest.mark.parametrize("k, dtype", [(9, "float32"), (32, "float64"), (17, "float16")])
 @pytest.mark.parametrize("path", paths("tuned", "tensor_core"))
 def test_many_extremes(reduced, path, k, dtype):
     path.skip_unless_it_computes(dtype)
     values = np.random.default_rng(k).integers(-9, 9, (2, *RAGGED[:2])).astype(dtype)
     values = np.pad(values, ((0, 0), (0, 32), (0, 32)), mode="wrap")
     values[0, 3, ::5], values[1, ::7, 2], values[:, 1] = np.nan, np.inf, -np.inf
-    for name, axis in (("smallest", 1), ("largest", 0), ("smallest", None)):
+    for name, axis in (("smallest", 1), ("largest", 0), ("largest", 1), ("smallest", None)):
         assert_equal(
             reduced(values, Case(name, axis, k), path), Case(name, axis, k).expected(values), name
         )

@@ -132,42 +132,53 @@ def check(out: SparseOperand, expected: Any, count: int | None = None) -> tuple[
     return tuple(positions)
 
 
-CASES = {
-    "edges of a batch": (HALF, (2, 70, 8, 40), ("row", "col"), "row"),
-    "MN-major, columns stored": ("bfloat16", (1, 8, 24, 72), ("col", "row"), "col"),
-    "tf32 from registers": ("float32", (1, 20, 12, 36), ("col", "col"), "row"),
-    "tf32 exchanged": ("float32", (1, 12, 20, 36), ("row", "row"), "row"),
-    "int8": ("int8", (1, 8, 20, 144), ("row", "col"), "row"),
-    "few rows": (HALF, (1, 5, 20, 20), ("row", "col"), "row"),
-    "few rows in float32": ("float32", (1, 5, 20, 20), ("row", "row"), "row"),
+PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
+PAIRED, SHARES_B = Config(64, 32, is_paired=True), Config(64, 80, is_paired=True)
+THREE, STRIPS = Config(192, 24), Config(256, 24)  # three warpgroups, and two of two strips each
+ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
+TURNED_STRIPS = replace(STRIPS, is_turned=True, is_paired=True)
+KK, KN, MK, MN = product(("row", "col"), ("col", "row"))  # orders of a and b
+# Kernel, dtype, sizes, orders, that of the result, config.
+PRODUCTS = {
+    "edges of a batch": ("wgmma", HALF, (2, 70, 8, 40), KK, "row", None),
+    "MN-major, columns stored": ("wgmma", "bfloat16", (1, 8, 24, 72), MN, "col", None),
+    "tf32 from registers": ("wgmma", "float32", (1, 20, 12, 36), MK, "row", None),
+    "tf32 exchanged": ("wgmma", "float32", (1, 12, 20, 36), KN, "row", None),
+    "int8": ("wgmma", "int8", (1, 8, 20, 144), KK, "row", None),
+    "few rows": ("skinny_wgmma", HALF, (1, 5, 20, 20), KK, "row", None),
+    "few shifted rows": ("skinny_shifted", HALF, (1, 5, 20, 20), KK, "row", None),
+    "few rows in float32": ("skinny_fma", "float32", (1, 5, 20, 20), KN, "row", None),
+    # Three tiles of one warpgroup, two of the other.
+    "pingpong": ("wgmma", HALF, (5, 8, 16, 64), KK, "row", PINGPONG),
+    "turned": ("wgmma", HALF, (2, 32, 8, 72), MN, "row", TURNED),
+    # The second block of a pair has few rows, or none.
+    "paired": ("wgmma", HALF, (1, 72, 40, 40), KK, "row", PAIRED),
+    "half a pair": ("wgmma", HALF, (2, 8, 40, 40), MN, "row", PAIRED),
+    "pairs that share b": ("wgmma", HALF, (1, 72, 88, 40), KK, "row", SHARES_B),
+    "three warpgroups": ("wgmma", HALF, (1, 200, 8, 40), KN, "row", THREE),
+    "strips": ("wgmma", HALF, (1, 264, 8, 40), MK, "row", STRIPS),
+    "turned pairs of strips": ("wgmma", HALF, (1, 24, 264, 8), KN, "row", TURNED_STRIPS),
+    "all at once": ("wgmma", HALF, (1, 40, 136, 40), KK, "row", ALL),
 }
-KERNELS = (
-    *(("wgmma", case) for case in CASES if not case.startswith("few")),
-    ("skinny_wgmma", "few rows"),
-    ("skinny_shifted", "few rows"),
-    ("skinny_fma", "few rows in float32"),
-)
+# Any multiple of eight columns: stored by blocks, and by chunks if c is read.
+PRODUCTS |= {
+    f"{width} columns, {orders[1]}": ("wgmma", HALF, (1, 8, width + 16, 64), orders, "row",
+                                      Config(64, width))
+    for width, orders in ((40, KK), (8, KN), (96, KK))
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "case"), KERNELS, ids=str)
-def test_every_element_of_a_product(name, case):
-    dtype, shape, orders, c_order = CASES[case]
+@pytest.mark.parametrize("beta", [0, BETA])
+@pytest.mark.parametrize("case", PRODUCTS)
+def test_every_element_of_a_product(case, beta):
+    name, dtype, shape, orders, c_order, config = PRODUCTS[case]
     precision = "tf32" if name == "wgmma" and dtype == "float32" else None
-    out_dtype = result_dtypes(dtype)[0]
-    problem = problem_of(dtype, shape, orders, c_order, precision=precision, out_dtype=out_dtype)
-    operands = operands_of(problem)
-    run(spec_of(name, problem), problem, operands)
-    check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
-
-
-@pytest.mark.parametrize("beta", [0, BETA])  # the stores by blocks, and by chunks
-@pytest.mark.parametrize(("orders", "width"), [
-    (("row", "col"), 40), (("row", "row"), 8), (("row", "col"), 96),
-])  # fmt: skip
-def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width, beta):
-    problem = problem_of(HALF, (1, 8, width + 16, 64), orders, reads_c=beta != 0)
-    operands = operands_of(problem)
-    run(spec_of("wgmma", problem, Config(64, width)), problem, operands, factors=(ALPHA, beta))
+    out_dtype, reads_c = result_dtypes(dtype)[0], beta != 0
+    options = {"precision": precision, "out_dtype": out_dtype, "reads_c": reads_c}
+    problem = problem_of(dtype, shape, orders, c_order, **options)
+    operands, blocks = operands_of(problem), config.cluster if config else 3
+    spec = spec_of(name, problem, config)
+    run(spec, problem, operands, factors=(ALPHA, beta), most_blocks=blocks)
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, beta))
 
 
@@ -181,46 +192,30 @@ def test_bytes_of_a_narrow_tile_are_no_vectors():
     check(operands["out"], lambda *position: np.clip(np.rint(expected(*position)), 0, 127))
 
 
-PINGPONG, TURNED = Config(128, 24, is_pingpong=True), Config(64, 24, is_turned=True)
-PAIRED, SHARES_B = Config(64, 32, is_paired=True), Config(64, 80, is_paired=True)
-THREE, STRIPS = Config(192, 24), Config(256, 24)  # three warpgroups, and two of two strips each
-ALL = Config(64, 16, is_pingpong=True, is_turned=True, is_paired=True)
+def moved(sums: Any, change: Any = lambda values: values) -> Any:
+    """What `placed` makes of sums, changed as the result's dtype has it."""
+    return lambda matrix, row, col: change(
+        np.maximum(sums(matrix, row, col), 0) + 2 * row + 3 * col
+    )
 
 
-@pytest.mark.parametrize(("orders", "shape", "config"), [
-    (("row", "col"), (5, 8, 16, 64), PINGPONG),  # three tiles of one warpgroup, two of the other
-    (("col", "row"), (2, 32, 8, 72), TURNED),
-    (("row", "col"), (1, 72, 40, 40), PAIRED),  # the second block of a pair has few rows, or none
-    (("col", "row"), (2, 8, 40, 40), PAIRED),
-    (("row", "col"), (1, 72, 88, 40), SHARES_B),
-    (("row", "row"), (1, 200, 8, 40), THREE),
-    (("col", "col"), (1, 264, 8, 40), STRIPS),
-    (("row", "row"), (1, 24, 264, 8), replace(STRIPS, is_turned=True, is_paired=True)),
-    (("row", "col"), (1, 40, 136, 40), ALL),
+@pytest.mark.parametrize(("dtype", "shape", "config", "beta"), [
+    (HALF, (1, 8, 32, 64), None, BETA),
+    ("int8", (1, 8, 32, 8), None, 0),
+    (HALF, (1, 8, 32, 64), ALL, BETA),
+    (HALF, (1, 8, 32, 64), STRIPS, BETA),
+    (HALF, (1, 8, 88, 64), Config(64, 72), 0),  # blocks of 64 columns, one of 8
+    (HALF, (1, 136, 40, 64), PINGPONG, 0),
+    (HALF, (2, 21, 104, 16), Config(64, 96), 0),
 ], ids=str)  # fmt: skip
-def test_tiles_in_turns_turned_ones_pairs_and_strips(orders, shape, config):
-    problem = problem_of(HALF, shape, orders)
+def test_an_epilogue_sees_every_element(dtype, shape, config, beta):
+    problem = problem_of(dtype, shape, epilogue=PLACED, reads_c=beta != 0)
     operands = operands_of(problem)
-    run(spec_of("wgmma", problem, config), problem, operands, most_blocks=config.cluster)
-    check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
-
-
-@pytest.mark.parametrize(("dtype", "config"), [
-    (HALF, None), ("int8", None), (HALF, ALL), (HALF, STRIPS),
-], ids=str)  # fmt: skip
-def test_an_epilogue_sees_every_element(dtype, config):
-    k, reads_c = (64, True) if dtype == HALF else (8, False)
-    problem = problem_of(dtype, (1, 8, 32, k), epilogue=PLACED, reads_c=reads_c)
-    operands, beta = operands_of(problem), BETA if reads_c else 0
     spec = spec_of("wgmma", problem, config)
-    run(spec, problem, operands, factors=(ALPHA, beta), most_blocks=4)
-    expected = product_of(operands, np.arange(k), ALPHA, beta)
-
-    def moved(matrix, row, col):
-        values = np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
-        return np.minimum(values, 127) if dtype == "int8" else values
-
-    check(operands["out"], moved)
+    run(spec, problem, operands, factors=(ALPHA, beta), most_blocks=2)
+    sums = product_of(operands, np.arange(problem.k), ALPHA, beta)
+    most = 127 if dtype == "int8" else np.inf
+    check(operands["out"], moved(sums, lambda values: np.minimum(values, most)))
 
 
 @pytest.mark.parametrize(("triangle", "config"), [
@@ -266,37 +261,6 @@ def test_slices_of_k_add_up():
 
 
 ROWS = (3, 0, 5)  # of each group
-
-
-@pytest.mark.parametrize("is_pingpong", [False, True])
-def test_groups_share_out_rows(is_pingpong):
-    groups, total, n, k = len(ROWS), sum(ROWS), 24, 72
-    ends = np.cumsum(ROWS)
-    problem = replace(
-        problem_of(HALF, (groups, total, n, k)), a=Strides(0, k, 1), c=Strides(0, n, 1),
-        out=Strides(0, n, 1),
-    )  # fmt: skip
-    config = min(FILES["m"].SHARES, key=lambda config: config.tile_m)
-    if is_pingpong:
-        config = Config(64, 24, is_pingpong=True)
-    spec = wgmma_step(problem, "m", config, 1, SIMULATED_DEVICE, ()).spec
-    tiles = np.cumsum([0, *(-(-rows // config.tile_m) for rows in ROWS)])
-    records = np.zeros((groups + 1, len(FIELDS)), int)
-    records[:groups, FIELDS.index("m")] = ROWS
-    records[:groups, FIELDS.index("first")] = ends - ROWS
-    table = Table("int64", [*tiles, *records.ravel()])
-    operands = operands_of(problem)
-    operands |= {name: SparseOperand(HALF, (1, total, n)) for name in ("c", "out")}
-    run(spec, problem, operands, ((table, 0),))
-    a, b, c = (operands[name] for name in "abc")
-
-    def expected(matrix, row, col):
-        group = np.searchsorted(ends, row, "right")[:, None]
-        depth = np.arange(k)
-        products = a.at(0, row[:, None], depth) * b.at(group, depth, col[:, None])
-        return ALPHA * products.sum(1) + BETA * c.at(0, row, col)
-
-    check(operands["out"], expected)
 
 
 def test_groups_share_out_k():
@@ -488,11 +452,10 @@ def test_float8_is_rounded_and_saturates(c_order, n, width):
     run(spec_of("wgmma_float8", problem, Config(64, width)), problem, operands, factors=(4, 0))
     sums = product_of(operands, np.arange(problem.k), 4, 0)
 
-    def expected(matrix, row, col):
-        values = np.maximum(sums(matrix, row, col), 0) + 2 * row + 3 * col
+    def rounded(values):
         return values_of(bits_of(np.minimum(values, 448), E4M3), E4M3)
 
-    check(operands["out"], expected)
+    check(operands["out"], moved(sums, rounded))
 
 
 @pytest.mark.parametrize("orders", [("col", "col"), ("row", "row")], ids=str)
@@ -504,18 +467,15 @@ def test_rows_of_a_left_operand_in_registers_are_rounded(orders):
     run(spec_of("wgmma_float8", problem, WIDE), problem, operands, factors=(4, 0))
     sums = product_of(operands, np.arange(problem.k), 4, 0)
 
-    def expected(matrix, row, col):
-        values = np.maximum(sums(matrix, row, col), 0) + 2 * row + 3 * col
-        return values_of(bits_of(values, "bfloat16"), "bfloat16")
-
-    check(operands["out"], expected)
+    check(operands["out"], moved(sums, lambda x: values_of(bits_of(x, "bfloat16"), "bfloat16")))
 
 
 # Blocks of the scales, sizes, orders of a and b, config, and if the caller's result is transposed.
 SCALED_CASES = [
     ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), False),
     ((1, 128), (2, 8, 24, 272), ("row", "col"), Config(64, 16), True),
-    ((1, 1), (2, 8, 24, 272), ("row", "col"), Config(64, 16, is_turned=True), True),
+    ((1, 1), (1, 8, 24, 1168), ("row", "col"), Config(64, 16, is_turned=True), True),
+    ((1, 1), (1, 8, 56, 704), ("row", "col"), Config(64, 48), False),
     ((128, 128), (1, 8, 136, 704), ("row", "col"), Config(64, 48), False),  # 96 to 143 have two
     ((1, 1), (1, 144, 24, 144), ("col", "col"), WIDE, False),
     ((128, 1), (1, 24, 144, 144), ("row", "row"), WIDE, False),
@@ -551,35 +511,36 @@ def test_scales_of_blocks_multiply_sums_over_128(blocks, shape, orders, config, 
     check(operands["out"], expected)
 
 
-@pytest.mark.parametrize("b_block", [0, 1, 128])
-def test_groups_of_float8_share_out_rows(b_block):
+GROUPS = [
+    (HALF, min(FILES["m"].SHARES, key=lambda config: config.tile_m), 0),
+    (HALF, Config(64, 24, is_pingpong=True), 0),
+    *((f"{E4M3} {E5M2}", Float8Config(64, 16), b_block) for b_block in (0, 1, 128)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "config", "b_block"), GROUPS, ids=str)
+def test_groups_share_out_rows(dtype, config, b_block):
     """By scales of blocks, if there are any, of single rows of a; a block takes several tiles."""
-    groups, total, n, k = len(ROWS), sum(ROWS), 24, 272
-    ends, row = np.cumsum(ROWS), Strides(0, n, 1)
-    scales, fusion = [], None
+    groups, total, n, k = len(ROWS), sum(ROWS), 24, 72 if dtype == HALF else 272
+    ends, row, scales, fusion = np.cumsum(ROWS), Strides(0, n, 1), [], None
     if b_block:
-        scales = [
-            SparseOperand("float32", (1, total, 3), function=lambda i: 2.0 ** (i % 3)),
-            SparseOperand(
-                "float32", (groups, -(-n // b_block), 3), function=lambda i: 2.0 ** (i % 3)
-            ),
-        ]
+        shapes = (1, total, 3), (groups, -(-n // b_block), 3)
+        scales = [SparseOperand("float32", s, function=lambda i: 2.0 ** (i % 3)) for s in shapes]
         listed = (FusedOperand("blocks", "float32", block=block) for block in (1, b_block))
         fusion = Fusion((*RELU.stages, block_scales), tuple(listed))
-    problem = problem_of(
-        f"{E4M3} {E5M2}", (groups, total, n, k), out_dtype="float32", epilogue=fusion
-    )
+    out_dtype = HALF if dtype == HALF else "float32"
+    problem = problem_of(dtype, (groups, total, n, k), out_dtype=out_dtype, epilogue=fusion)
     problem = replace(problem, a=Strides(0, k, 1), c=row, out=row)
-    own = Float8Config(64, 16)
-    spec = wgmma_step(problem, "m", own, 1, SIMULATED_DEVICE, ()).spec
-    assert spec.implementation == "grouped_wgmma_float8"
-    tiles = np.cumsum([0, *(-(-rows // 64) * 2 for rows in ROWS)])
+    spec = wgmma_step(problem, "m", config, 1, SIMULATED_DEVICE, ()).spec
+    assert spec.implementation == ("grouped_wgmma" if dtype == HALF else "grouped_wgmma_float8")
+    cols = -(-n // config.tile_n)
+    tiles = np.cumsum([0, *(-(-rows // config.tile_m) * cols for rows in ROWS)])
     records = np.zeros((groups + 1, len(FIELDS)), int)
     records[:groups, FIELDS.index("m")] = ROWS
     records[:groups, FIELDS.index("first")] = ends - ROWS
     table = Table("int64", [*tiles, *records.ravel()])
     operands = operands_of(problem)
-    operands |= {name: SparseOperand("float32", (1, total, n)) for name in ("c", "out")}
+    operands |= {name: SparseOperand(out_dtype, (1, total, n)) for name in ("c", "out")}
     extra = tuple((scale, *scale.strides) for scale in scales)
     if extra:  # all groups share the scales of a
         extra = ((extra[0][0], 0, *extra[0][2:]), extra[1])
@@ -597,20 +558,3 @@ def test_groups_of_float8_share_out_rows(b_block):
         return np.maximum(sums, 0) if b_block else sums
 
     check(operands["out"], expected)
-
-
-@pytest.mark.parametrize(("shape", "config"), [
-    ((1, 8, 88, 64), Config(64, 72)),  # blocks of 64 columns, one of 8
-    ((1, 136, 40, 64), Config(128, 24, is_pingpong=True)),
-    ((2, 21, 104, 16), Config(64, 96)),
-], ids=str)  # fmt: skip
-def test_an_epilogue_without_c_sees_every_element(shape, config):
-    problem = problem_of(HALF, shape, epilogue=PLACED, reads_c=False)
-    operands = operands_of(problem)
-    run(spec_of("wgmma", problem, config), problem, operands, factors=(ALPHA, 0), most_blocks=2)
-    expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
-
-    def moved(matrix, row, col):
-        return np.maximum(expected(matrix, row, col), 0) + 2 * row + 3 * col
-
-    check(operands["out"], moved)

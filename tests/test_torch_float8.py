@@ -7,7 +7,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-from test_float8 import E4M3, E5M2, powers, whole
+from test_float8 import E4M3, E5M2, powers, rounded, spread, whole
 
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
@@ -53,6 +53,36 @@ def test_the_signature_of_nn_functional():
         assert own.parameters[name].default == parameter.default, name
 
 
+@pytest.mark.parametrize("out_dtype", [None, "bfloat16", "float32", "float8_e5m2"])
+def test_scaled_mm(out_dtype):
+    rng = np.random.default_rng(11)
+    a, b, bias = whole(rng, (5, 130), E4M3), whole(rng, (130, 7), E5M2), powers(rng, 7)
+    x, y, factor = powers(rng, 5, 1), powers(rng, 1, 7), send(np.float32([0.5]))
+    is_byte = out_dtype is None or out_dtype.startswith("float8")
+    given = send(a), send(b), send(x), send(y)
+    result = dxt.scaled_mm(
+        *given, send(bias), scale_result=factor if is_byte else None,
+        out_dtype=out_dtype and getattr(torch, out_dtype), use_fast_accum=True,
+    )  # fmt: skip
+    wanted = (a.astype(float) * x) @ (b.astype(float) * y) + bias
+    if is_byte:
+        wanted = rounded(wanted / 2, E4M3 if out_dtype is None else E5M2)
+    else:
+        wanted = torch.tensor(wanted, dtype=result.dtype).double().numpy()
+    np.testing.assert_array_equal(fetch(result), wanted)
+    torch.library.opcheck(
+        torch.ops.dxgemm.scaled_mm.default,
+        ("scaled_mm", *given, None, None, None, torch.bfloat16, False),
+    )
+    for error, text, operands in (
+        (errors.DtypeError, r"torch.scaled_mm: input is torch.float32", (send(x), *given[1:])),
+        (errors.ShapeError, r"must be \(m, k\) and \(k, n\)", (given[0], given[1].T, *given[2:])),
+        (errors.DtypeError, "scale_result is for results", (*given, None, factor, torch.float32)),
+    ):
+        with pytest.raises(error, match=text):
+            dxt.scaled_mm(*operands)
+
+
 def skip_without_kernel():
     if not simulator_enabled() and device_facts(0).arch != "sm_90a":
         pytest.skip("groups of float8 by offsets need Hopper")
@@ -65,45 +95,38 @@ def test_groups(kind):
     a, b = whole(rng, (total, K), E4M3), whole(rng, (3, K, N), E4M3)
     x, y, bias = powers(rng, total), powers(rng, 3, N), powers(rng, N)
     left, right = a.astype(float) * x[:, None], b.astype(float) * y[:, None]
-    wanted = np.zeros((total, N))
+    wanted, offsets = np.zeros((total, N)), send(np.int32(ends))
     for group, (first, end) in enumerate(zip([0, *ends], ends)):
-        wanted[first:end] = left[first:end] @ right[group] + bias
-    offsets = send(np.int32(ends))
+        wanted[first:end] = left[first:end] @ right[group] + bias * (kind == "rows")
+    out_dtype = torch.float32
     if kind == "rows":
-        found = dxt.scaled_grouped_mm(
-            send(a), send(b), send(x), send(y), offsets, send(bias), None, torch.float32, True
-        )  # fmt: skip
+        operands = send(a), send(b), send(x), send(y), offsets, send(bias), None, out_dtype, True
     elif kind == "columns":
-        found = dxt.scaled_grouped_mm(
-            send(b).mT, send(a).T, send(y), send(x), offsets, out_dtype=torch.float32
-        ).T  # fmt: skip
-        wanted[: ends[-1]] -= bias
+        operands = send(b).mT, send(a).T, send(y), send(x), offsets, None, None, out_dtype
+        wanted = wanted.T
     else:
-        many = np.stack([a, a, a])
-        found = dxt.scaled_grouped_mm(
-            send(many), send(b), send(np.stack([x, x, x])), send(y), out_dtype=torch.float32
-        )  # fmt: skip
+        many, of_many = np.stack([a, a, a]), np.stack([x, x, x])
+        operands = send(many), send(b), send(of_many), send(y), None, None, None, out_dtype
         wanted = left @ right
-    np.testing.assert_array_equal(fetch(found), wanted)
+    np.testing.assert_array_equal(fetch(dxt.scaled_grouped_mm(*operands)), wanted)
     with pytest.raises(errors.ShapeError, match=r"dxgemm\.torch\.scaled_grouped_mm: input is"):
         dxt.scaled_grouped_mm(send(a), send(b), send(x), send(y))
     with pytest.raises(errors.DtypeError, match=r"out_dtype is torch\.int8"):
         dxt.scaled_grouped_mm(send(a), send(b), send(x), send(y), offsets, out_dtype=torch.int8)
 
 
-@pytest.mark.parametrize("recipe", [0, 1, 4, 5])
-def test_recipes_of_nn_functional(recipe):
-    kind = {0: "TensorWise", 1: "RowWise", 4: "BlockWise1x128", 5: "BlockWise128x128"}[recipe]
-    rng = np.random.default_rng(1)
+@pytest.mark.parametrize("kind", ["TensorWise", "RowWise", "BlockWise1x128", "BlockWise128x128"])
+def test_recipes_of_nn_functional(kind):
+    rng, blocks = np.random.default_rng(1), -(-K // 128)
     a, b = whole(rng, (M, K), E4M3), whole(rng, (K, N), E4M3, "col")
-    rows, depth = {0: (0, 0), 1: (1, 0), 4: (1, 128), 5: (128, 128)}[recipe]
-    extents = [[-(-size // block) if block else 1 for size, block in zip(shape, (rows, depth))]
-               for shape in ((M, K), (N, K))]  # fmt: skip
-    x, y = powers(rng, *extents[0]), powers(rng, *extents[1][::-1])
-    spread = [np.repeat(np.repeat(s, -(-size // s.shape[0]) if s.shape[0] in (1, size) else 128, 0),
-                        128 if depth else 10**3, 1)[:size, :K]
-              for s, size in ((x, M), (y.T, N))]  # fmt: skip
-    wanted = (a.astype(float) * spread[0]) @ (b.T.astype(float) * spread[1]).T
+    shapes = {
+        "TensorWise": ((1, 1), (1, 1)), "RowWise": ((M, 1), (1, N)),
+        "BlockWise1x128": ((M, blocks), (blocks, N)),
+        "BlockWise128x128": ((1, blocks), (blocks, 1)),
+    }[kind]  # fmt: skip
+    x, y = (powers(rng, *shape) for shape in shapes)
+    of_a, of_b = (spread(x, M, K, 0), spread(y, N, K, 1)) if "Block" in kind else (x, y)
+    wanted = (a.astype(float) * of_a) @ (b.astype(float) * of_b)
     scaling = getattr(functional, "ScalingType", None)
     given = getattr(scaling, kind) if scaling else kind
     found = dxt.functional.scaled_mm(

@@ -74,11 +74,14 @@ def test_ties(dtype):
 def test_functions_without_a_gradient():
     a, b = operands(((5, 4), (4, 3)))
     own = dxgemm.inner(lambda x, y: x * y * y)
-    for inner in (inners.chebyshev, own):
-        with pytest.raises(errors.UnsupportedProblemError, match="has no gradient, as l1"):
-            dxt.gemm(a, b, inner=inner)
+    turned = a.to(torch.complex64), b.to(torch.complex64)
+    for *given, inner in ((a, b, inners.chebyshev), (a, b, own), (*turned, inners.l1)):
+        with pytest.raises(errors.UnsupportedProblemError, match=r"has no gradient of .* as l1"):
+            dxt.gemm(*given, inner=inner)
     with torch.no_grad():
         torch.testing.assert_close(dxt.gemm(a, b, inner=own), a @ b**2)
+        found = dxt.gemm(*turned, inner=inners.l1)
+        torch.testing.assert_close(found, l1(*turned).to(torch.complex64))
     found = dxt.gemm(a, b, inner=inners.l1)
     (slope,) = torch.autograd.grad(found.sum(), a, retain_graph=True)
     assert not slope.requires_grad

@@ -14,7 +14,8 @@ import pytest
 from conftest import SOURCES
 
 import dxgemm
-from dxgemm import device, distributed, epilogues, inners, reductions
+from dxgemm import device, distributed, epilogues, errors, inners, reductions
+from dxgemm.drop_in import Patch
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.arguments import Conjugate, Precision, Triangle
 from dxgemm.problem.dtypes import EMULATED, MODULI_COUNTS, PRECISIONS, THREE_PRODUCTS
@@ -49,14 +50,16 @@ dxgemm.gemm_grouped([a, a], [a, a], alpha=[1.0, 2.0])
 dxgemm.matmul(a, a, alpha=np.float32(2), precision="emulated14")
 dxgemm.einsum("ij,jk", a, a, alpha=np.float32(2), precision="tf32", epilogue=epilogues.relu)
 dxgemm.tensordot(a, a, 1, beta=0.0)
-copied: int = dxgemm.explain_einsum("ij,jk", a, a).copied
 contraction: dxgemm.Contraction = dxgemm.explain_einsum("ij,jk", a, a)
+copied: int = contraction.copied + len(contraction.products)
 plan: dxgemm.Plan = dxgemm.plan(a, a, out=c, precision="3m", batch_invariant=True)
 result: Any = plan()
 group: dxgemm.GroupedPlan = dxgemm.plan_grouped([a], [a])
 prepared: dxgemm.PreparedOperand = dxgemm.prepare(a, precision="emulated")
 explanation: dxgemm.Explanation = dxgemm.explain(a, a, alpha=np.float32(2), precision="tf32")
-text: str = explanation.choice.implementation
+text: str = explanation.choice.implementation + explanation.title + explanation.full()
+texts: tuple[object, ...] = (explanation.config, *explanation.steps, *explanation.as_dict())
+threads: int | None = explanation.occupancy.threads
 work = dxgemm.explain_symmetric(a, triangle="upper", alpha=2.0).work
 sizes: tuple[int, int] = (work.m, plan.explain().work.n)
 time: float | None = dxgemm.explain_shape(4, 4, 4, precision="tf32").prediction.us
@@ -67,6 +70,8 @@ cleared: int = dxgemm.clear_cache() + len(str(dxgemm.cache_info()))
 fallen: int = dxgemm.emulation_fallbacks(0)
 with dxgemm.patch(dtypes=["float32"], only="faster") as patched:
     print(patched.report())
+patched = dxgemm.patch(precision="tf32").enable()
+patched.disable()
 try:
     dxgemm.gemm(a, a, c)
 except (dxgemm.DxgemmError, errors.LaunchError) as error:
@@ -100,6 +105,7 @@ ready: list[Epilogue] = [
 ]
 numbers: list[float] = [
     epilogues.logistic(1.0), epilogues.normal_cdf(1.0), epilogues.fast_tanh(1.0),
+    epilogues.pair_sum(1, 2), epilogues.pair_min(1, 2), epilogues.pair_max(1, 2),
 ]
 for chained in ready:
     dxgemm.gemm(a, a, epilogue=bindings[0] | chained | reductions.argmin(1, fused=False))
@@ -121,11 +127,14 @@ def nearest(x: float, y: float) -> float:
 
 inner_functions: list[Inner] = [
     l1, nearest, inners.canberra, inners.chebyshev, inners.hamming, inners.l1, inners.logsumexp,
-    inners.max_min, inners.max_plus, inners.min_plus, inners.squared_euclidean,
+    inners.max_min, inners.max_plus, inners.max_plus_int16, inners.min_plus, inners.min_plus_int16,
+    inners.squared_euclidean,
 ]
 for each in inner_functions:
     dxgemm.gemm(a, a.T, inner=each)
 tile: device.Tile = device.tile("float32", 128, 128, a="row", b="col")
+tile.launch(nearest, tile.blocks(4, 4), a, a, c)
+queued: Any = tile.plan(nearest, tile.blocks(4, 4), a, a, c)
 
 x: Any = a
 y = dxgemm.torch.linear(x, x, x[0], activation="gelu")
@@ -147,6 +156,14 @@ sharded = dxgemm.distributed.gemm(x, x)
 link: dxgemm.distributed.Link = dxgemm.distributed.NETWORK or dxgemm.distributed.NVLINK
 choice: dxgemm.distributed.Choice
 choice = dxgemm.distributed.explain("all_gather_gemm", 8, 8, 8, link=link)
+reasons: tuple[type[errors.DxgemmError], ...] = (
+    errors.ArrayTypeError, errors.BuildError, errors.DeviceMismatchError, errors.DtypeError,
+    errors.EpilogueError, errors.GpuUnavailableError, errors.LayoutError,
+    errors.MissingOperandError, errors.MissingPackageError, errors.OverlapError,
+    errors.PrecisionError, errors.RankError, errors.ReadOnlyError, errors.ScalarError,
+    errors.SettingError, errors.ShapeError, errors.StreamError, errors.UnknownGpuError,
+    errors.UnknownImplementationError, errors.UnsupportedProblemError, errors.WrongResultError,
+)
 
 dxgemm.simulate(1, 2)  # wrong
 dxgemm.gemm(a, a, precision="tf33")  # wrong
@@ -188,11 +205,18 @@ def test_a_checker_finds_the_wrong_lines_of_a_script(tmp_path, checker):
 
 def test_the_script_uses_every_public_name():
     used = set(re.findall(r"\w+", SCRIPT))
-    modules = (dxgemm, device, distributed, epilogues, inners, reductions)
-    assert not {name for module in modules for name in module.__all__} - used
-    tree = ast.parse((SOURCES / "dxgemm" / "torch" / "__init__.py").read_text())
-    (names,) = (n.value for n in tree.body if isinstance(n, ast.Assign))
-    assert not set(ast.literal_eval(names)) - used
+    names = {
+        name
+        for module in (dxgemm, device, distributed, epilogues, errors, inners, reductions)
+        for name in module.__all__
+    }
+    for package in ("torch", "jax"):  # which need not be installed
+        tree = ast.parse((SOURCES / "dxgemm" / package / "__init__.py").read_text())
+        (listed,) = (n.value for n in tree.body if isinstance(n, ast.Assign))
+        names.update(ast.literal_eval(listed))
+    for kind in (dxgemm.Contraction, dxgemm.Explanation, dxgemm.Plan, Patch):
+        names |= {name for name in vars(kind) if name[0] != "_"}
+    assert not names - used - {"compute"}  # which hooks call
 
 
 def test_types_name_what_calls_take():

@@ -62,6 +62,7 @@ from dxgemm.handwritten.kernels import (
     reconstruct,
     reduce_tiles,
     scatter_rows,
+    select_rows,
 )
 from dxgemm.handwritten.kernels.group_offsets import table_items
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
@@ -449,22 +450,23 @@ def test_every_element_of_a_complex_matrix_is_copied(shape, order, expands):
         check_tile(out, expected, point == blocks - 1)
 
 
+@pytest.mark.parametrize("dtype", [HALF, "int8"])
 @pytest.mark.parametrize("order", ["row", "col"])
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 300, 300)], ids=str)
-def test_every_row_is_copied_to_an_aligned_one(shape, order):
+def test_every_row_is_copied_to_an_aligned_one(shape, order, dtype):
     batch, m, n = shape
-    chunk = 8
+    chunk = 8 if dtype == HALF else 16
     pitch = -(-n // chunk) * chunk
     line = 2**31 + 1 if shape == (2, 300, 300) else 0
     problem = Problem(
-        dtype=HALF, m=m, n=n, k=0, batch=batch, a=matrices(batch, m, n, order, line), b=NO_STRIDES,
-        c=NO_STRIDES, out=matrices(batch, m, pitch), out_dtype=HALF, a_alignment=2,
+        dtype=dtype, m=m, n=n, k=0, batch=batch, a=matrices(batch, m, n, order, line), b=NO_STRIDES,
+        c=NO_STRIDES, out=matrices(batch, m, pitch), out_dtype=dtype, a_alignment=2,
     )  # fmt: skip
     (config,) = align_rows.KERNEL.configs
     spec = file_spec(align_rows, problem, align_rows.variant(config, problem), config)
     blocks = align_rows.block_count(spec.config, problem)
-    a = SparseOperand(HALF, (batch, m, n), problem.a)
-    out = SparseOperand(HALF, (batch, m, pitch), problem.out)
+    a = SparseOperand(dtype, (batch, m, n), problem.a)
+    out = SparseOperand(dtype, (batch, m, pitch), problem.out)
     run(spec, problem, {"a": a, "out": out}, blocks, blocks - 1)
 
     def expected(matrix, row, col):
@@ -757,18 +759,21 @@ def test_every_tile_is_reduced(shape, axis):
             assert (matrix.max(), slot.max(), line.max()) == (batch - 1, slots - 1, lines - 1)
 
 
-def test_the_index_of_an_element_of_a_whole_matrix_is_right():
+@pytest.mark.parametrize("file", [reduce_tiles, select_rows], ids=lambda file: file.__name__[32:])
+def test_the_index_of_an_element_of_a_whole_matrix_is_right(file):
     m, n = 70_000, 70_001
-    config, _ = reduce_tiles.KERNEL.simulator_configs
+    config, _ = file.KERNEL.simulator_configs
     epilogue = reducing("largest", None, ("float32", "int64"))
     problem = Problem(
         dtype="float32", m=m, n=n, k=n, batch=1, a=Strides(0, n, 1), b=NO_STRIDES, c=NO_STRIDES,
         out=NO_STRIDES, out_dtype="float32", epilogue=epilogue,
     )  # fmt: skip
-    spec = KernelSpec("reduce_tiles", reduce_tiles.__name__, config, "float32", (), epilogue)
-    blocks = reduce_tiles.KERNEL.block_count(config, problem)
-    tile = config.tile_m, config.tile_n
-    slots = slot_count(config, tile, epilogue.reduction, (m, n), reduce_tiles.READ_WIDTH)
+    spec = KernelSpec(file.__name__[32:], file.__name__, config, "float32", (), epilogue)
+    blocks = file.KERNEL.block_count(config, problem)
+    slots = blocks // m
+    if file is reduce_tiles:
+        tile = config.tile_m, config.tile_n
+        slots = slot_count(config, tile, epilogue.reduction, (m, n), reduce_tiles.READ_WIDTH)
     a = SparseOperand("float32", (1, m, n), (0, n, 1))
     values, indices = SparseOperand("float32", (1, slots, m)), SparseOperand("int64", (1, slots, m))
     extra = (values, slots * m), (indices, slots * m)
@@ -963,6 +968,6 @@ def test_no_kernel_is_forgotten():
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
         "grouped_tensor_tile", "group_offsets", "native_fallback", "add_residues", "digits",
-        "clean_triangle", "quantise_rows",
+        "clean_triangle", "quantise_rows", "select_rows",
     }  # fmt: skip
     assert files == tried | {*NOT_RUN}

@@ -8,6 +8,8 @@ import inspect
 import traceback
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial, wraps
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -133,6 +135,11 @@ def symmetric():
     return {"a": ones(4, 5), "c": ones(4, 4), "beta": 1.0}
 
 
+@wraps(dxgemm.tensordot)
+def einsum(a, b, axes="ij,jk->ik", **options):
+    return dxgemm.einsum(axes, a, b, **options)
+
+
 CALLS = {
     "gemm": (dxgemm.gemm, product),
     "plan": (dxgemm.plan, product),
@@ -153,9 +160,18 @@ CALLS = {
     ),
     "prepare": (dxgemm.prepare, lambda: {"b": on_gpu(ones(5, 6))}),
     "emulation_fallbacks": (dxgemm.emulation_fallbacks, dict),
+    "einsum": (einsum, lambda: {"a": ones(4, 5), "b": ones(5, 6)}),
+    "tensordot": (dxgemm.tensordot, lambda: {"a": ones(4, 5), "b": ones(5, 6), "axes": 1}),
+    "transpose": (dxgemm.transpose, lambda: {"a": ones(4, 5), "axes": (1, 0)}),
+    "inner": (partial(dxgemm.inner, lambda x, y: x * y), dict),
+    "patch": (dxgemm.patch, dict),
+    "device.tile": (dxgemm.device.tile, lambda: {"dtype": "float32"}),
 }
 REDUCTIONS = [name for name in reductions.__all__ if name.islower()]
-OF_TORCH = ("linear", "gemm", "matmul", "gemm_grouped")
+OF_TORCH = (
+    "linear", "gemm", "matmul", "gemm_grouped", "scaled_mm", "scaled_grouped_mm", "float8_linear",
+    "quantise_rows", "functional.scaled_mm",
+)  # fmt: skip
 
 
 def check_refusals(call, function, base, parameter):
@@ -206,14 +222,22 @@ def test_wrong_arguments_are_refused(call, parameter):
 @pytest.mark.parametrize("name", OF_TORCH)
 def test_wrong_arguments_of_torch_are_refused(name):
     torch, dxt = pytest.importorskip("torch"), pytest.importorskip("dxgemm.torch")
-    offsets = torch.tensor([1, 3], dtype=torch.int32)
+    offsets, one = torch.tensor([1, 3], dtype=torch.int32), torch.ones(1)
+    eights = [torch.ones(shape).to(torch.float8_e4m3fn) for shape in ((3, 4), (4, 5), (2, 4, 5))]
+    scales = {"scale_a": one, "scale_b": one}
     base = {
         "linear": {"x": torch.ones(3, 4), "weight": torch.ones(5, 4), "bias": torch.ones(5)},
         "gemm": {"a": torch.ones(3, 4), "b": torch.ones(4, 5), "c": torch.ones(3, 5)},
         "matmul": {"a": torch.ones(3, 4), "b": torch.ones(4, 5)},
         "gemm_grouped": {"a": torch.ones(3, 4), "b": torch.ones(2, 4, 5), "offsets": offsets},
+        "scaled_mm": {"input": eights[0], "mat2": eights[1], **scales},
+        "scaled_grouped_mm": {"input": eights[0], "mat2": eights[2], **scales, "offs": offsets},
+        "float8_linear": {"x": torch.ones(3, 4), "weight": torch.ones(5, 4)},
+        "quantise_rows": {"x": torch.ones(3, 4)},
+        "functional.scaled_mm": {"mat_a": eights[0], "mat_b": eights[1], **scales}
+        | dict.fromkeys(("scale_recipe_a", "scale_recipe_b"), "TensorWise"),
     }[name]
-    function = getattr(dxt, name)
+    function = attrgetter(name)(dxt)
     for parameter in inspect.signature(function).parameters:
         call = f"dxgemm.torch.{name}"
         assert check_refusals(call, function, lambda: base, parameter) > 20

@@ -169,7 +169,7 @@ def compare(file: Path, chosen: str, library: Any = None) -> dict[str, Any]:
     for name, (outcome, text) in patched.items():
         was, why = plain.get(name, ("missing", ""))
         if was != "passed":
-            reason = f"CuPy alone: {why.partition(':')[0][:60]}"
+            reason = f"CuPy alone: {why.replace(':', ' ').partition(' ')[0]}"
             reason = "skipped by the library" if was == "skipped" else reason
             counts["skipped"][reason] = counts["skipped"].get(reason, 0) + 1
         elif outcome == "passed":

@@ -11,6 +11,7 @@ tensor maps: their types say so, and the copies for others are not compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -45,21 +46,7 @@ SWIZZLE_ROWS = 8  # of tiles that are computed together, so that they share data
 
 
 class BlockTile(NamedTuple):
-    """Device functions of all threads of a block; r and c are a row and a column of the tile.
-
-    Attributes:
-        origin_of: (index, m, n) -> row and column of a tile in a result of m x n.
-        origin: (m, n) -> those of the block's tile.
-        accumulator: () -> a thread's array of sums.
-        apply: (acc, function): acc[i] = function(acc[i]).
-        fetch: (a, b, row, col): begin what copies can begin ahead.
-        multiply: (acc, a, b, row, col): the sums of a[row:, :] @ b[:, col:] that are fetched.
-        product: both.
-        fetch_for_kept, multiply_kept, product_of_kept: the same of the kept tiles with b[:, col:].
-        position: (i) -> r and c of element i of a thread's sums.
-        keep: (acc, col, cols): keep the sums as columns col and on of a matrix of so many columns.
-        store: (acc, out, row, col).
-    """
+    """Device functions of all threads of a block, as `dxgemm.device.tile` describes them."""
 
     origin_of: Callable[..., Any]
     origin: Callable[..., Any]
@@ -137,8 +124,8 @@ def make_block_tile(
     if kept:
         of_kept.append(_make_keep(config, dtype, parts, layouts, kept, smem_of, position))
         orders = layouts[1], layouts[1]  # b is in the place of both
-        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows))
-        of_kept += _make_kept_products(*made)
+        made = make_products(parts.of_kept, orders=orders, allows=(None, b_allows), names="bb")
+        of_kept += _make_kept_products(*made, kept, count)
     origins = _make_origins(*extents(config, layouts))
     accumulator = make_registers(sums, count)
     functions = *origins, accumulator, apply, *products, position, store, *of_kept
@@ -229,7 +216,13 @@ def _make_allows(parts: TileParts, dtype: str, layouts: tuple[str, str], number:
 
 
 def _make_products(
-    ways: Ways, *, dtype: str, orders: tuple[str, str], allows: tuple[Any, ...], block: Any
+    ways: Ways,
+    *,
+    dtype: str,
+    orders: tuple[str, str],
+    allows: tuple[Any, ...],
+    block: Any,
+    names: str = "ab",
 ) -> tuple[Callable[..., None], Callable[..., None]]:
     """Device functions (a, b, row, col, k): fetch, and multiply, which takes the sums first.
 
@@ -238,13 +231,14 @@ def _make_products(
         allows: of a and of b, as `_make_allows` makes them; None of an a that is kept, in whose
             place there is b.
         block: the device functions of `_make_block`.
-    """
+        names: names of the operands in errors.
+    """  # fmt: skip
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import sync_block
 
     (smem_of, thread_of), (a_allows, b_allows) = block, allows
-    a_operand, b_operand = make_operand("a", dtype), make_operand("b", dtype)
+    a_operand, b_operand = (make_operand(name, dtype) for name in names)
     fast, plain, boxes = ways
     checks_a, checks_b = a_allows is not None, b_allows is not None
     has_fast = checks_a or checks_b
@@ -301,11 +295,11 @@ def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[...
 
     @device
     def fetch(a, b, row, col):
-        fetch_tile(a, b, row, col, a.shape[1])
+        fetch_tile(a, b, row, col, min(a.shape[1], b.shape[0]))
 
     @device
     def multiply(acc, a, b, row, col):
-        put_sums(acc, a, b, row, col, a.shape[1])
+        put_sums(acc, a, b, row, col, min(a.shape[1], b.shape[0]))
 
     @device
     def product(acc, a, b, row, col):
@@ -315,16 +309,25 @@ def _make_operand_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[...
     return fetch, multiply, product
 
 
-def _make_kept_products(fetch_tile: Any, put_sums: Any) -> tuple[Callable[..., None], ...]:
-    """The device functions fetch_for_kept, multiply_kept and product_of_kept."""
+def _make_kept_products(
+    fetch_tile: Any, put_sums: Any, kept: int, count: int
+) -> tuple[Callable[..., None], ...]:
+    """The device functions fetch_for_kept, multiply_kept and product_of_kept.
+
+    More rows of b than columns are kept make a result of NaN, where the launch could not refuse
+    them, as it does an argument of the kernel.
+    """
 
     @device
     def fetch_for_kept(b, col):
-        fetch_tile(b, b, 0, col, b.shape[0])
+        fetch_tile(b, b, 0, col, min(b.shape[0], kept))
 
     @device
     def multiply_kept(acc, b, col):
-        put_sums(acc, b, b, 0, col, b.shape[0])
+        put_sums(acc, b, b, 0, col, min(b.shape[0], kept))
+        if b.shape[0] > kept:
+            for i in static_range(count):
+                acc[i] = math.nan
 
     @device
     def product_of_kept(acc, b, col):

@@ -43,7 +43,7 @@ def make_ring_kernel(
     from dxgemm.handwritten.parts.intrinsics import shared_address, wait_copies
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
-    begin_work, find, _ = place
+    begin_work, find, *_ = place
     begin_store, store_tile = store
     alignment = smem_alignment() and ALIGNMENT
 

@@ -37,7 +37,11 @@ def make_skinny_kernel(
     """
     from numba import cuda, int32, uint8
 
-    from dxgemm.handwritten.parts.intrinsics import cluster_arrive, shared_address
+    from dxgemm.handwritten.parts.intrinsics import (
+        cluster_arrive,
+        shared_address,
+        wait_earlier_kernel,
+    )
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     large_is_a = large == "a"
@@ -69,6 +73,7 @@ def make_skinny_kernel(
         thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
+        wait_earlier_kernel()
         cuda.syncthreads()
         if split_k > 1:
             cluster_arrive()

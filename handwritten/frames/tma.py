@@ -13,9 +13,9 @@ the other multiplies. During the first main loop, the second one stores a tile o
 is tens of kilobytes of instructions, for which the first result then need not wait. Two more
 barriers keep their main loops in order, since the parity of a stage tells only neighbouring phases
 apart. Each block of a pair fetches half of a or b for both, into stages that the consumers of both
-have freed.
-Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative` and
-`KernelTmaWarpSpecializedPingpong`.
+have freed. The kernel is launched before the earlier one of the stream has ended, and waits for it.
+Source: NVIDIA, "Hopper Tuning Guide"; CUDA C++ Programming Guide, "Programmatic Dependent Launch";
+CUTLASS's `KernelTmaWarpSpecializedCooperative` and `KernelTmaWarpSpecializedPingpong`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.configs import NOTE_BYTES
+from dxgemm.handwritten.parts.k_ranges import make_from_end
 from dxgemm.handwritten.parts.place import Place, Tile, make_below, make_noted_tile
 from dxgemm.handwritten.parts.result import Result
 from dxgemm.handwritten.parts.store import Store
@@ -61,10 +62,14 @@ def make_tma_kernel(
     from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.intrinsics import shared_address, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        shared_address,
+        store_shared,
+        wait_earlier_kernel,
+    )
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
-    begin_work, find, leaves_notes = place
+    begin_work, find, leaves_notes, descends = place
     reads_first = leaves_notes and takes_tile
     expect, begin_load, select, fetch, arriving = load
     begin_store, store_tile = store
@@ -78,7 +83,7 @@ def make_tma_kernel(
     readers = cluster * (1 if is_pingpong else consumers)  # warpgroups that free a stage
     init_ring = make_init_ring(stages, readers, has_turns=is_pingpong)
     noted_tile = make_noted_tile()
-    below = make_below()
+    below, from_end = make_below(), make_from_end(tile_k)
     after, after_note, skip = make_after(stages), make_after(config.notes), make_skip(stages)
 
     @gemm_kernel
@@ -98,6 +103,7 @@ def make_tma_kernel(
             init_ring(full, empty)
         if thread == consumers * WARPGROUP and k > 0:
             expect()
+        wait_earlier_kernel()
         work = begin_work(a, b, m, n, k, batch, extra)
         if cluster > 1:
             hopper.meet_cluster()
@@ -130,7 +136,8 @@ def make_tma_kernel(
                         target: int32 = smem + stage * stage_bytes
                         hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
                         hopper.expect_bytes(barrier, arriving)
-                        fetch(target, barrier, tile, depth, maps)
+                        at_k: int32 = from_end(tile, depth) if descends else depth
+                        fetch(target, barrier, tile, at_k, maps)
                         depth += tile_k
                         stage, parity = after(stage, parity)
                 if cluster > 1:  # until then, the partner arrives at this block's barriers

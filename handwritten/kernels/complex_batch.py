@@ -79,13 +79,12 @@ def make_kernel(
         a_mode, b_mode, notes: see `variant`.
         epilogue: a `Fusion` that ends with two numbers.
     """
-    from dxgemm.handwritten.parts.inner import Combine
-    from dxgemm.handwritten.parts.intrinsics import zeros
+    from dxgemm.handwritten.parts.inner import make_complex_combine
 
     places, (rows, cols) = config.places(a_mode, dtype), config.thread_layout(a_mode, dtype)
     add_products = make_add_products(config.thread_m, config.thread_n, conjugates)
     scalar = np.dtype(COMPLEX_PARTS[dtype]).type
-    combine = Combine(False, zeros, add_products, None, (scalar(0),))
+    combine = make_complex_combine(epilogue, COMPLEX_PARTS[dtype], conjugates, add_products)
     multiply = make_fma_multiply(config, scalar, 2, places, rows, MOST_UNROLLED_K, combine)
     (row_count, row_width, row_group), (col_count, _, col_group) = rows, cols
     stored = make_store(
@@ -130,6 +129,7 @@ KERNEL = Kernel(
     variant=variant,
     block_count=block_count,
     tile_count=block_a_tile,
+    takes_inner=True,
     commutes=never,
     order_of_sums="complex fma",
 )

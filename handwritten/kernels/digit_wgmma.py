@@ -24,6 +24,7 @@ from dxgemm.handwritten.parts.digit_terms import Term, digits_of, terms_of
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.place import make_place
 from dxgemm.handwritten.parts.store import make_store
+from dxgemm.handwritten.parts.unroll import device, static_range
 from dxgemm.handwritten.parts.wgmma_mainloop import make_add
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, Load, make_fetch_operand, make_load
 
@@ -42,8 +43,6 @@ def tensor_maps(config: WgmmaConfig, problem: Any, *variant: str) -> tuple[Any, 
 def make_digit_load(config: WgmmaConfig, terms: tuple[Term, ...], digits: int) -> Load:
     """The load of the boxes of digits whose product is at a k."""
     from numba import int32
-
-    from dxgemm.handwritten.parts.unroll import device, static_range
 
     load = make_load(config, ROW_BYTES, False, False, wgmma_layouts.TENSOR_MAPS)
     fetch_a = make_fetch_operand(config.tile_m, ROW_BYTES, False)
@@ -76,7 +75,6 @@ def make_digit_multiply(config: WgmmaConfig, terms: tuple[Term, ...]) -> Callabl
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import scaled, zeros
-    from dxgemm.handwritten.parts.unroll import device, static_range
 
     adds = tuple(make_add(config, term.dtype, False, False) for term in terms)
     widths, count = tuple(term.width for term in terms), len(terms)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import grouped_wgmma
-from dxgemm.handwritten.kernels.wgmma_float8 import Config, fits
+from dxgemm.handwritten.kernels.wgmma_float8 import Config, fits, issues_ahead
 from dxgemm.handwritten.parts.block_scales import make_block_scales
 from dxgemm.handwritten.parts.operands import FLOAT8
 from dxgemm.handwritten.parts.promoted_mainloop import make_multiply
@@ -41,7 +41,8 @@ def make_kernel(
     fused, scales = make_block_scales(epilogue, False, config.tile_n)
     return grouped_wgmma.make_group_kernel(
         config, dtype, (False, False), out_dtype or dtype, fused, len(epilogue.stage_operands),
-        make_multiply(config, dtype, False, scales), takes_tile=scales is not None,
+        make_multiply(config, dtype, False, scales, issues_ahead(config, scales)),
+        takes_tile=scales is not None,
     )  # fmt: skip
 
 

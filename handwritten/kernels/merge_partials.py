@@ -20,7 +20,8 @@ import numpy as np
 from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.groups import make_find_block, make_merge_members
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.reduction import FEW_VALUES
+from dxgemm.handwritten.parts.reduction import FEW_VALUES, NO_INDEX, make_reducer
+from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,6 @@ def block_count(config: Config, problem: Any) -> int:
 
 def make_add(reducer: Any) -> Callable[..., Any]:
     """A device function: (partial, extra, place) -> the same merged with one in the buffers."""
-    from dxgemm.handwritten.parts.unroll import device, static_range
-
     values, indices = reducer.values, reducer.indices
     merge, merge_stored = reducer.merge, reducer.merge_stored
     in_memory = merge_stored is not None
@@ -71,6 +70,8 @@ def make_add(reducer: Any) -> Callable[..., Any]:
     @device
     def add(partial, extra, place):
         if in_memory:
+            if partial[values] == NO_INDEX:
+                return load(extra, place)  # nothing is held yet
             step = extra[0][1] // values
             return merge_stored(partial, extra[0][0], extra[1][0], place, step)
         return merge(partial, load(extra, place))
@@ -97,9 +98,6 @@ def make_kernel(
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
     from numba import cuda, float64, int32, int64
-
-    from dxgemm.handwritten.parts.reduction import NO_INDEX, make_reducer
-    from dxgemm.handwritten.parts.unroll import device, gemm_kernel, static_range
 
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type

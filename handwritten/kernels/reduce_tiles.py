@@ -57,7 +57,7 @@ class Config(BaseConfig):
         return f"{self.tile_m}x{self.tile_n} threads {self.threads}"
 
 
-READ_WIDTH = 1  # elements a thread reads of shared memory at a time
+READ_WIDTH = 1  # elements of shared memory per read of a thread
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:

@@ -4,11 +4,11 @@ Idea: grown from `decompose`. A block takes a few lines, rows of a or columns of
 twice, the second time backwards, while the end is still in L2: first for the largest magnitude
 of each, which gives the power of two s that brings it into [2**(bits - 1), 2**bits); then to round
 y = x * s to an integer, whose eight bytes, times 256**i modulo each modulus, give its residue.
-Residues lie along k, as wgmma wants int8. An operand that lies across k is transposed in shared
+Residues are K-major, as wgmma wants int8. An MN-major operand is transposed in shared
 memory on the way.
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
 parameter the buffers of residues (moduli, m, k), rows padded to 16 bytes, of the factors 1 / s
-and of the status, two numbers a block, see below; and `bits`.
+and of the status, two numbers per block, see below; and `bits`.
 Constraints: bits at most 62; but see `validity_check` for what may be multiplied.
 Source: `moduli`; CUDA C++ Programming Guide, "__dp4a".
 
@@ -65,7 +65,7 @@ class Config(GroupsConfig):
         return 2
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of a number a thread, of a flag, and of a padded tile to be transposed."""
+        """Bytes of a number per thread, of a flag, and of a padded tile to be transposed."""
         return self.threads * 4 + 8 + self.groups * (self.tile_k + 1) * 8
 
     def accumulator_bytes(self, dtype: str) -> int:

@@ -38,12 +38,11 @@ from dxgemm.handwritten.frames.resident import make_resident_kernel
 from dxgemm.handwritten.parts.batch_load import TileBytes, make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_fma_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
-from dxgemm.handwritten.parts.batch_store import Store
+from dxgemm.handwritten.parts.batch_store import make_fragment_store
 from dxgemm.handwritten.parts.batch_tiles import FAR, BatchConfig, batch_notes, block_count
 from dxgemm.handwritten.parts.fragment import thread_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.parts.tiles import make_store_result
 
 MOST_UNROLLED_K = 16
 
@@ -166,7 +165,7 @@ def make_kernel(
     combine = make_combine(epilogue, dtype)
     multiply = make_fma_multiply(config, scalar, 1, places, rows, MOST_UNROLLED_K, combine)
     fragment = thread_fragment(rows, cols)
-    store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
+    store = make_fragment_store(config, fragment, multiply.locate, dtype, epilogue, FAR in notes)
     place = place or make_batch_place(config)
     return make_resident_kernel(
         config, dtype, place,
@@ -183,6 +182,7 @@ KERNEL = Kernel(
     # Parts of 16 to 40 k save up to a tenth; below 40 they cost as much as they save.
     configs=(
         Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
+        Config(80, 80, 64, thread_m=5, thread_n=4, parts=4),
         Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),
         Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
         Config(56, 56, 56, thread_m=7, thread_n=4, parts=2),

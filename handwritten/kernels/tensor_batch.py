@@ -28,13 +28,12 @@ from dxgemm.handwritten.frames.resident import make_resident_kernel
 from dxgemm.handwritten.parts.batch_load import TileBytes, make_tile_load
 from dxgemm.handwritten.parts.batch_multiply import make_float64_multiply
 from dxgemm.handwritten.parts.batch_place import make_batch_place
-from dxgemm.handwritten.parts.batch_store import Store
+from dxgemm.handwritten.parts.batch_store import make_fragment_store
 from dxgemm.handwritten.parts.batch_tiles import FAR, WarpConfig, batch_notes, block_count
 from dxgemm.handwritten.parts.fragment import mma_fragment
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.parts.tiles import make_store_result
 
 ITEM_BYTES = 8
 A_LINES, B_LINES = 1, 2  # rows of a, columns of b from one group of four lanes to the next
@@ -123,7 +122,7 @@ def make_kernel(
     multiply = make_float64_multiply(config, a_place, b_place)
     # The operands have changed sides: out.T = b.T @ a.T.
     fragment = mma_fragment(config.warp_n // MMA_ROWS, config.warp_m // MMA_COLS).transposed()
-    store = Store(make_store_result(fragment, dtype, epilogue, FAR in notes))
+    store = make_fragment_store(config, fragment, multiply.locate, dtype, epilogue, FAR in notes)
     place = place or make_batch_place(config)
     return make_resident_kernel(
         config, dtype, place,

@@ -1,11 +1,11 @@
 """Tensor cores by `mma.sync`: float64 products of a whole warp in one instruction.
 
 Idea: grown from `tuned`. A warp no longer multiplies element by element: fragments of both tiles go
-to the tensor cores, 16x8 by 8x8 an instruction, a quarter of it before Hopper (mma.py). Whatever
+to the tensor cores, 16x8 by 8x8 per instruction, a quarter of it before Hopper (mma.py). Whatever
 else the mainloop does, starting copies, reading the next fragments, waiting for a tile, stands
 between two of these instructions: a burst of it would leave the tensor cores idle.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie in shared memory so
-that what a lane reads are the registers that the instruction wants side by side; row-major a and b
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles are stored so that
+a lane reads the adjacent registers of the instruction by one load; row-major a and b
 change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
 tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
 memory in a fixed order (tile_store.py). Or k is cut into slices, whose sums `add_slices` adds. Of a
@@ -157,7 +157,7 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     `ranges` names the triangles of a and b, see `k_ranges`.
     """
@@ -458,8 +458,8 @@ KERNEL = Kernel(
         Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
         Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
         Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
-        Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
-        # Little shared memory, so that many blocks share a multiprocessor: for batches.
+        Config(64, 16, 32, warp_left=32, warp_right=8, stages=3),
+        # Little shared memory, so that many blocks are resident per SM: for batches.
         Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
         Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
     ),

@@ -88,7 +88,7 @@ def make_kernel(
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config and variant, as a Python function to compile.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `ranges` names the triangles of a and b, see `k_ranges`.
     """
     is_sliced = slicing == "sliced"

@@ -102,13 +102,14 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     `ranges` names the triangles of a and b, see `k_ranges`.
     """
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
+    from dxgemm.handwritten.parts.epilogue import make_prefetch
     from dxgemm.handwritten.parts.inner import make_begin_with_c, make_combine
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
@@ -154,6 +155,9 @@ def make_kernel(
     is_inner, begin, outer, _, _, close = make_combine(epilogue, dtype)
     has_parts = close is not None
     fragment = thread_fragment((thread_m, row_width, row_group), (thread_n, width, col_group))
+    shared_rows = tile_m // split_k
+    prefetch = make_prefetch(epilogue, shared_rows, tile_n, config.threads)
+    is_prefetching = prefetch is not None
     begin_with_c = make_begin_with_c(fragment, epilogue, dtype) if has_parts else None
     store_tiles = tuple(
         make_store_tile(fragment, (tile_m, tile_n), config.threads, dtype, epilogue, split_k, *how)
@@ -270,6 +274,8 @@ def make_kernel(
             elif to_copy > 0:
                 copy_edge()
             advance()
+        if is_prefetching:
+            prefetch(matrix, tile_row + rank * shared_rows, tile_col, m, n, extra)
         wait_copies(stages - 2)
         cuda.syncthreads()
 
@@ -357,6 +363,9 @@ KERNEL = Kernel(
         Config(32, 64, 8, 4, 4, stages=4, split_k=4),
         Config(32, 64, 16, 4, 4, stages=6),  # more bytes in flight, for 512^3
         # For results of few rows or columns.
+        Config(64, 128, 8, 16, 8, stages=4),
+        Config(48, 128, 8, 12, 8, stages=4),
+        Config(40, 128, 8, 10, 8, stages=4),
         Config(64, 32, 16, 4, 4, stages=6),
         Config(128, 32, 16, 8, 4, stages=4),
         Config(32, 128, 16, 8, 4, stages=4),

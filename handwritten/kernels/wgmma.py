@@ -47,13 +47,14 @@ def make_kernel(
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, one layout, and the triangles `stored` of a symmetric result.
 
-    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums per slice.
     `ranges` names the triangles of a and b, see `k_ranges`, or `Problem.clears` if `slicing` is
     "clears".
     """
     tile_k = wgmma_layouts.stage_k(dtype)
     way = wgmma_layouts.orient(config, dtype, a_innermost, b_innermost, stored, ranges, slicing)
     epilogue, _, is_dead = make_is_dead(epilogue, way.is_exchanged)
+    config = config if way.right_across else config.k_major
     row_order = "split pairs" if dtype == "float32" and way.left_across else ""
     return make_tma_kernel(
         config,
@@ -78,14 +79,18 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=256),
         Config(tile_m=256, tile_n=160, is_paired=True),
         Config(tile_m=256, tile_n=160, is_turned=True, is_paired=True),
+        Config(tile_m=256, tile_n=152, is_turned=True, is_paired=True),
         Config(tile_m=192, tile_n=192, is_paired=True),
+        Config(tile_m=192, tile_n=176, is_paired=True),
+        Config(tile_m=192, tile_n=160, is_paired=True),
         Config(tile_m=128, tile_n=256, is_turned=True),
         Config(tile_m=192, tile_n=144, is_turned=True, is_paired=True),
-        Config(tile_m=256, tile_n=104, is_turned=True, is_paired=True),
+        Config(tile_m=128, tile_n=224),
         Config(tile_m=128, tile_n=192),
         Config(tile_m=128, tile_n=192, is_turned=True, is_paired=True),
         Config(tile_m=128, tile_n=176, is_pingpong=True),
         Config(tile_m=128, tile_n=176, is_pingpong=True, is_paired=True),
+        Config(tile_m=128, tile_n=176, is_turned=True),
         Config(tile_m=128, tile_n=168, is_pingpong=True),
         Config(tile_m=128, tile_n=160),
         Config(tile_m=128, tile_n=144),
@@ -95,7 +100,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=256, is_pingpong=True),
         Config(tile_m=128, tile_n=112),
         Config(tile_m=64, tile_n=192, is_pingpong=True),
-        Config(tile_m=64, tile_n=192, is_pingpong=True, is_paired=True),
+        Config(tile_m=64, tile_n=160),
         Config(tile_m=64, tile_n=144, is_turned=True),
         Config(tile_m=128, tile_n=64),
         Config(tile_m=64, tile_n=128),

@@ -1,9 +1,10 @@
 """float8 by Hopper's `wgmma`, with sums that are promoted to float32 every 128 of k.
 
 Idea: `wgmma`, but that its sums of a stage, of which the tensor core keeps few bits, are added to
-others in float32. So a thread has twice the sums, and tiles are smaller. Scales of blocks of a and
-b are factors of what is added. An MN-major a goes through registers, see `left_bytes`; of an
-MN-major b, the transposed product is computed.
+others in float32. So a thread has twice the sums, and tiles are smaller; up to 128 columns it has
+three times, and the tensor core multiplies a stage while the sums of another are added. Scales of
+blocks of a and b are factors of what is added. An MN-major a goes through registers, see
+`left_bytes`; of an MN-major b, the transposed product is computed.
 Layout: a (m, k), b (k, n), of either float8 format, one of them contiguous along k, any batch; c
 and out (m, n), any strides, bfloat16, float16 or float32. Scales of blocks are float32, see
 `block_scales`.
@@ -21,7 +22,6 @@ from dxgemm.handwritten.frames.tma import make_tma_kernel
 from dxgemm.handwritten.kernels import wgmma
 from dxgemm.handwritten.parts import block_scales, wgmma_layouts
 from dxgemm.handwritten.parts.block_mask import make_is_dead
-from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.left_bytes import PANEL_ROWS
 from dxgemm.handwritten.parts.operands import FLOAT8
@@ -33,11 +33,11 @@ from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 @dataclass(frozen=True)
 class Config(WgmmaConfig):
-    """A `WgmmaConfig` with twice the sums: for wide tiles, the producer leaves its registers."""
+    """A `WgmmaConfig` with two or three times the sums: the producer leaves its registers."""
 
     @property
     def gives_registers(self) -> bool:
-        return self.tile_n >= BLOCK_K and self.tile_m > 64
+        return self.tile_n > 64 and self.tile_m > 64
 
 
 def fits(config: Config, problem: Any) -> bool:
@@ -47,6 +47,11 @@ def fits(config: Config, problem: Any) -> bool:
     is_panel = config.tile_m == PANEL_ROWS and not config.is_turned
     suits = is_panel or "mn" not in innermost
     return suits and block_scales.fits(problem.epilogue, config.tile_n, is_exchanged)
+
+
+def issues_ahead(config: Config, scales: Any) -> bool:
+    """True if a thread has registers for the sums of two stages, and no scales to wait for."""
+    return config.tile_n <= 128 and scales is None
 
 
 def make_kernel(
@@ -62,15 +67,13 @@ def make_kernel(
     epilogue, scales = block_scales.make_block_scales(
         epilogue, way.is_exchanged, config.tile_n, row_order
     )
-    # Two stages are quicker where a block has one warpgroup, or its a goes through registers.
-    takes_two = config.tile_n == 128 and (config.tile_m == 64 or way.left_across)
-    in_flight = 2 if takes_two and scales is None else 1
+    place = make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges)
     return make_tma_kernel(
         config,
         tile_k,
-        make_place(config, tile_k, stored, slicing == "sliced", is_dead, ranges=way.ranges),
+        place._replace(descends=False),  # scales of blocks are read in the order of k
         make_load(config, tile_k, way.left_across, False, way.maps),
-        make_multiply(config, way.dtype, way.left_across, scales, in_flight),
+        make_multiply(config, way.dtype, way.left_across, scales, issues_ahead(config, scales)),
         make_store(config, out_dtype or dtype, not way.is_exchanged, row_order, stored, epilogue),
         way.is_exchanged,
     )

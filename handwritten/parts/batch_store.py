@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dxgemm.handwritten.parts.batch_place import make_sync
+from dxgemm.handwritten.parts.fragment import Fragment
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.result import Origin
+from dxgemm.handwritten.parts.tile_store import make_allows_vectors
+from dxgemm.handwritten.parts.tiles import make_store_result
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 ITEM_BYTES, SUM_BYTES = 2, 4
@@ -21,6 +28,7 @@ CHUNK_ITEMS = CHUNK_BYTES // ITEM_BYTES
 QUOTIENT_BITS = 22
 QUOTIENT = 1 << QUOTIENT_BITS
 RUN_TURNS = 4  # words of a thread in flight
+ELEMENTS = 4  # of a thread whose operands are in flight
 
 
 class Store(NamedTuple):
@@ -53,11 +61,6 @@ def sum_line_bytes(tile_n: int) -> int:
 def tile_bytes(tile_m: int, tile_n: int) -> int:
     """Shared memory of a tile of the result."""
     return tile_m * sum_line_bytes(tile_n)
-
-
-def line_threads(pieces: int) -> int:
-    """Neighbouring threads that store a line of so many pieces: a power of two, a warp at most."""
-    return min(32, 1 << (pieces.bit_length() - 1))
 
 
 def make_put(config: Any, kind: str) -> Callable[..., None]:
@@ -222,34 +225,94 @@ def make_run_out(config: Any) -> Callable[..., None]:
     return run_out
 
 
-def make_elements_out(config: Any, out_dtype: str, epilogue: Any) -> Callable[..., None]:
-    """A device function: lines of sums to memory, by elements, plus beta * c and finished."""
-    from numba import float32, int32, int64
+def make_elements_out(
+    config: Any, line_bytes: int, dtype: str, out_dtype: str, epilogue: Any
+) -> Callable[..., None]:
+    """A device function: lines of sums to memory, neighbours by neighbouring threads, across lines.
 
-    from dxgemm.handwritten.parts.elements import make_put_element
+    It takes the shared memory, the thread, the rows and columns of the tile that are inside, the
+    first row and column, the `Origin`, and the `Result`.
+
+    Args:
+        dtype, out_dtype: dtypes of the sums, and of c and the result.
+    """
+    import numba
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.elements import make_put_elements
     from dxgemm.handwritten.parts.epilogue import columns_for_one
-    from dxgemm.handwritten.parts.intrinsics import load_shared
+    from dxgemm.handwritten.parts.intrinsics import divide, load_shared
 
-    taken, line_bytes = columns_for_one(epilogue), sum_line_bytes(config.tile_n)
-    piece_threads = line_threads(config.tile_n // taken)
-    piece_lines = config.tile_threads // piece_threads
-    begin, put = make_put_element("float32", out_dtype, epilogue, is_scaled=True)
+    scalar, taken, threads = getattr(numba, dtype), columns_for_one(epilogue), config.tile_threads
+    piece_bytes = taken * np.dtype(dtype).itemsize
+    _, put = make_put_elements(ELEMENTS, dtype, out_dtype, epilogue)
 
     @device
-    def elements_out(smem, thread, rows, cols, tile, result):
-        alpha, beta, c, out, _, _, _, extra = result
-        at = begin(int64(tile.matrix), alpha, beta, c, out, extra)
-        line: int32 = thread // piece_threads
+    def elements_out(smem, thread, rows, cols, top, left, origin, result):
+        items: int32 = cols // taken
+        line = divide(thread, items)
+        item: int32 = thread - line * items
         while line < rows:
-            item: int32 = thread % piece_threads * taken
-            while item < cols:
-                values = load_shared(float32, taken, int32(smem + line * line_bytes + item * 4), 0)
-                row, col = int64(tile.row + line), int64(tile.col + item)
-                put(values, at, row, col)
-                item += piece_threads * taken
-            line += piece_lines
+            sums, places = (), ()
+            for _ in static_range(ELEMENTS):
+                y = min(line, int32(rows - 1))
+                at: int32 = smem + y * line_bytes + item * piece_bytes
+                sums = sums + (load_shared(scalar, taken, at, 0),)
+                places = places + ((int64(top + y), int64(left + item * taken), line < rows),)
+                item = int32(item + threads % items)
+                line = int32(line + threads // items)
+                if item >= items:
+                    item, line = int32(item - items), int32(line + 1)
+            put(sums, (origin, result), places)
 
     return elements_out
+
+
+def make_fragment_store(
+    config: Any, fragment: Fragment, corner: Callable[..., Any], dtype: str, epilogue: Any,
+    is_far: bool,
+) -> Store:  # fmt: skip
+    """The store of threads that have vectors of rows: from registers, or through shared memory.
+
+    Rows that allow no vectors pass it, if a block has one matrix: stored by the threads that have
+    them, elements of neighbouring threads would be a vector apart.
+
+    Args:
+        fragment, dtype, epilogue, is_far: see `make_store_result`.
+        corner: device function: (thread) -> its first element.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import store_shared
+
+    store_result = make_store_result(fragment, dtype, epilogue, is_far)
+    allows_vectors, item_bytes = make_allows_vectors(dtype), np.dtype(dtype).itemsize
+    _, step, span, firsts, rows, cols = fragment.runs(VECTOR_BYTES // item_bytes)
+    runs, line_bytes = len(firsts), config.tile_n * item_bytes + VECTOR_BYTES
+    fits = config.tile_m * line_bytes <= config.tile_bytes(dtype)
+    passes_smem, tile_m, tile_n = fits and config.matrices == 1, config.tile_m, config.tile_n
+    elements_out = make_elements_out(config, line_bytes, dtype, dtype, epilogue)
+    sync = make_sync(config)
+
+    @device
+    def store(sums, smem, thread, tile, work, result, is_inside):
+        row, col = corner(thread)
+        origin = Origin(tile.matrix, work.c.start, work.out.start)
+        if passes_smem and result.out.col == 1 and not allows_vectors(origin, result):
+            sync()  # the tile of the result overwrites those of a and b
+            target: int32 = smem + row * line_bytes + col * item_bytes
+            for i in static_range(runs):
+                values = sums[firsts[i] : firsts[i] + span : step]
+                store_shared(target, rows[i] * line_bytes + cols[i] * item_bytes, values)
+            sync()
+            lines: int32 = min(result.m - tile.row, tile_m)
+            items: int32 = min(result.n - tile.col, tile_n)
+            elements_out(smem, thread, lines, items, tile.row, tile.col, origin, result)
+        else:
+            row, col = int32(tile.row + row), int32(tile.col + col)
+            store_result(sums, row, col, is_inside and tile.exists, origin, result)
+
+    return Store(store, is_shared=True)
 
 
 def make_line_store(
@@ -263,14 +326,15 @@ def make_line_store(
         out_dtype: dtype of c and the result.
         epilogue: None, or a `Fusion`.
     """
-    from numba import int32, int64
+    from numba import float32, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
     rounds = kind != "" and epilogue is None
     tile_m, tile_n = config.tile_m, config.tile_n
-    put_sums, elements_out = make_put(config, ""), make_elements_out(config, out_dtype, epilogue)
+    put_sums = make_put(config, "")
+    elements_out = make_elements_out(config, sum_line_bytes(tile_n), "float32", out_dtype, epilogue)
     put_rounded = make_put(config, kind) if rounds else put_sums
     vectors_out, words_out = make_vectors_out(config), make_words_out(config)
     run_out, sync = make_run_out(config), make_sync(config)
@@ -297,8 +361,9 @@ def make_line_store(
             else:
                 words_out(own, thread, rows, cols, target, line_bytes)
         else:
-            put_sums(sums, smem, lane, row, col, result.alpha)
+            put_sums(sums, smem, lane, row, col, float32(1))
             sync()
-            elements_out(smem, thread, rows, cols, tile, result)
+            origin = Origin(tile.matrix, work.c.start, work.out.start)
+            elements_out(smem, thread, rows, cols, tile.row, tile.col, origin, result)
 
     return Store(store, is_shared=True, takes_smem=True)

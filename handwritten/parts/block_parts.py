@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts import (
+    line_boxes,
     line_mainloop,
     line_wgmma,
     mma_mainloop,
@@ -43,7 +44,7 @@ class Ways(NamedTuple):
 
     fast: Callable[..., Any]
     plain: Callable[..., Any]
-    boxes: line_wgmma.Boxes | None = None
+    boxes: line_boxes.Boxes | None = None
 
 
 class TileParts(NamedTuple):
@@ -205,8 +206,8 @@ def make_line_parts(
     is_wgmma = isinstance(config, line_wgmma.WarpgroupConfig)
     boxes, kept_boxes, chunks_at = None, None, 0
     if is_wgmma:
-        boxes = line_wgmma.make_boxes(config, dtype, (a_layout, b_layout))
-        kept_boxes = line_wgmma.make_boxes(config, dtype, ("k16", b_layout), kept_at)
+        boxes = line_boxes.make_boxes(config, dtype, (a_layout, b_layout))
+        kept_boxes = line_boxes.make_boxes(config, dtype, ("k16", b_layout), kept_at)
         chunks_at = config.chunks_at
 
     def sums_of(a_layout: str, b_layout: str, kept: int | None = None) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 A scale belongs to 128 of k of one row of a, or of 128 rows; of b, of one column or of 128. Scales
 are float32 in global memory, with any strides. Each warp copies those of its rows and of the tile's
-columns to shared memory, three blocks ahead: a load takes longer than the products of a block.
+columns to shared memory, a few blocks together and ahead: a load takes longer than the products of
+a block, and they do not hide its instructions.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.
 """
 
@@ -16,8 +17,8 @@ from dxgemm.handwritten.parts.fragment import quad_places
 from dxgemm.handwritten.parts.unroll import device, static_range
 
 BLOCK_K = 128
-DEPTH = 4  # blocks of k whose scales are in shared memory, of which the last ones still arrive
 MOST_COLUMNS = 128  # of a tile whose columns have scales of their own, for the room in memory
+MOST_PANELS = 8  # of a tile, which share a scale: more cost as much as narrower tiles
 ROWS = 16  # of a warp
 
 
@@ -25,15 +26,18 @@ class BlockScales(NamedTuple):
     """Device functions that bring the scales of a warp's sums, in the layout of `wgmma`.
 
     Attributes:
-        begin: (tile, thread, smem, k_tiles, result) -> where a thread copies scales from and to;
-            the first copies are started. smem is the shared memory of the warp.
-        take: (places, thread, block, left) -> scales of the thread's upper and lower row, and of
-            its columns, for a block of k that `left - 1` follow; more copies are started.
+        begin: (tile, thread, smem, count, result) -> where a thread copies scales from and to, for
+            the tile's `count` blocks of k; the first copies are started. smem is the shared memory
+            of the warp.
+        fetch: (places, block, count): wait for the scales of the block, start more copies.
+        take: (places, thread, block) -> scales of the thread's upper and lower row, and of its
+            columns.
         width: adjacent columns of a thread's sums that `columns` scales belong to.
         columns: 1 if they share a scale; 2 if each pair of sums in a row has two.
     """
 
     begin: Callable[..., Any]
+    fetch: Callable[..., None]
     take: Callable[..., Any]
     width: int
     columns: int
@@ -67,53 +71,58 @@ def make_block_scales(
 
     (a_place, a_block), (b_place, b_block) = _operands(epilogue, is_exchanged)
     panel = gcd(tile_n, b_block)  # columns that share a scale
-    count, by_column = tile_n // panel, panel == 1
-    turns = -(-(ROWS + count) // 32)  # scales that a lane copies: of a row or of columns
+    panels, by_column = tile_n // panel, panel == 1
+    turns = -(-(ROWS + panels) // 32)  # scales that a lane copies: of a row or of columns
     slot_bytes = turns * 128
+    group = 4 if turns == 1 else 2  # blocks that are copied together; there is room for two groups
+    mask = 2 * group - 1
     quad_bytes, apart_bytes = (4 * rows for rows in quad_places(row_order))
 
     @device
-    def fetch(places, block):
+    def copy(places, first, count):
         target, sources, step, b_step = places
-        slot: int32 = target + block % DEPTH * slot_bytes
-        copy_async(4, slot, 0, sources[0] + block * step)
-        for turn in static_range(1, turns):
-            copy_async(4, slot, 128 * turn, sources[turn] + block * b_step)
+        for i in static_range(group):
+            block: int32 = first + i
+            if block < count:
+                slot: int32 = target + (block & mask) * slot_bytes
+                copy_async(4, slot, 0, sources[0] + block * step)
+                for turn in static_range(1, turns):
+                    copy_async(4, slot, 128 * turn, sources[turn] + block * b_step)
+        commit_copies()
 
     @device
-    def begin(tile, thread, smem, k_tiles, result):
+    def begin(tile, thread, smem, count, result):
         a_data, a_batch, a_along, a_step = result.extra[a_place]
         b_data, b_batch, b_along, b_step = result.extra[b_place]
         lane: int32 = thread % 32
+        first: int32 = tile.first_k // BLOCK_K
         row: int32 = min(tile.row + thread // 32 * ROWS + lane, result.m - 1)
         of_a = global_address(a_data) + 4 * (tile.matrix * a_batch + row // a_block * a_along)
         of_b = global_address(b_data) + 4 * tile.matrix * b_batch
         sources = ()
         for turn in static_range(turns):
-            item: int32 = max(lane + 32 * turn - ROWS, 0)
+            item: int32 = min(max(lane + 32 * turn - ROWS, 0), panels - 1)
             col: int32 = min(tile.col + item * panel, result.n - 1)
-            sources = sources + (of_b + 4 * (col // b_block * b_along),)
+            sources = sources + (of_b + 4 * (col // b_block * b_along + first * b_step),)
         step = 4 * b_step
         if lane < ROWS:
-            sources, step = (of_a,) + sources[1:], 4 * a_step
+            sources, step = (of_a + 4 * first * a_step,) + sources[1:], 4 * a_step
         places = int32(smem + 4 * lane), sources, step, 4 * b_step
-        block: int32 = tile.first_k // BLOCK_K
         cuda.syncwarp()  # the shared memory of the store before has been read
-        for ahead in static_range(DEPTH - 1):
-            if ahead < k_tiles:
-                fetch(places, int32(block + ahead))
-            commit_copies()
+        copy(places, int32(0), count)
         return places
 
     @device
-    def take(places, thread, block, left):
-        wait_copies(DEPTH - 2)
-        cuda.syncwarp()  # the copies of all lanes have arrived, and those before have been read
-        if left >= DEPTH:
-            fetch(places, int32(block + DEPTH - 1))
-        commit_copies()
+    def fetch(places, block, count):
+        if block & group - 1 == 0:
+            wait_copies(0)
+            cuda.syncwarp()  # the copies of all lanes have arrived, and those before have been read
+            copy(places, int32(block + group), count)
+
+    @device
+    def take(places, thread, block):
         lane: int32 = thread % 32
-        slot: int32 = places[0] - 4 * lane + block % DEPTH * slot_bytes
+        slot: int32 = places[0] - 4 * lane + (block & mask) * slot_bytes
         at: int32 = slot + lane // 4 * quad_bytes
         rows = load_shared(float32, 1, at, 0) + load_shared(float32, 1, at, apart_bytes)
         columns = ()
@@ -122,12 +131,12 @@ def make_block_scales(
             for group in static_range(tile_n // 8):
                 columns = columns + load_shared(float32, 2, at, 4 * ROWS + 32 * group)
         else:
-            for first in static_range(0, count, 4):
-                columns = columns + load_shared(float32, 4, slot, 4 * ROWS + 4 * first)
+            for column in static_range(0, panels, 4):
+                columns = columns + load_shared(float32, 4, slot, 4 * ROWS + 4 * column)
         return rows, columns
 
     width, columns = (8, 2) if by_column else (panel, 1)
-    return epilogue.unscaled, BlockScales(begin, take, width, columns)
+    return epilogue.unscaled, BlockScales(begin, fetch, take, width, columns)
 
 
 def make_element_scales(epilogue: Any) -> tuple[Any, tuple[Any, Any]]:
@@ -155,11 +164,11 @@ def make_element_scales(epilogue: Any) -> tuple[Any, tuple[Any, Any]]:
 
 
 def fits(epilogue: Any, tile_n: int, is_exchanged: bool) -> bool:
-    """True if a warp has room for the scales of a tile's columns."""
+    """True if a tile's columns have few scales, for which a warp has room."""
     if epilogue is None or not epilogue.block_scales:
         return True
     _, (_, b_block) = _operands(epilogue, is_exchanged)
-    return tile_n <= MOST_COLUMNS or b_block != 1
+    return tile_n <= MOST_COLUMNS if b_block == 1 else tile_n // gcd(tile_n, b_block) <= MOST_PANELS
 
 
 def _operands(epilogue: Any, is_exchanged: bool) -> list[tuple[int, int]]:

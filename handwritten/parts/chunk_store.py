@@ -23,6 +23,7 @@ SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are spli
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 STORE_BYTES = 2560  # of shared memory for a warp's store: 16 lines of 160 bytes, or 32 of 80
 LANES = 32
+TOGETHER = 4  # elements of a thread whose operands are read before any is stored
 # Lines of a chunk, their elements, and their bytes: padded against bank conflicts. By `along_rows`.
 _LINES = {True: (16, 32, 160), False: (32, 16, 80)}
 
@@ -273,7 +274,7 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
     """
     from numba import int32, uint16
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_read
     from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad, store_byte
     from dxgemm.handwritten.parts.intrinsics import load_shared, scaled, store_global
 
@@ -284,8 +285,10 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
     taken = columns_for_one(epilogue)
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     line_pieces, is_whole = line_items // taken, side is None
+    line_step = LANES // line_pieces
     put_chunk, place, (keeps, _) = make_put_chunk(chunk), make_place(chunk), make_keeps(side)
-    plus_c, finish = make_plus_c_at(acc_dtype, out_dtype, 1), chunk.finish(taken)
+    plus_c, finish = make_plus_c_at(acc_dtype, out_dtype, 1), chunk.finish(taken, True)
+    read = make_read(epilogue, taken)
 
     @device
     def store_element(address, value):
@@ -297,6 +300,13 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
             store_global(address, 0, (value,))
 
     @device
+    def place_in_result(part, row, col):
+        """Line and element of the result, of its edge for those outside."""
+        row = part.top + min(row, part.rows - row_taken)
+        col = part.left + min(col, part.cols - col_taken)
+        return (row, col) if along_rows else (col, row)
+
+    @device
     def store_elements(frag, chunk_smem, lane, part, result, c, out):
         rows, cols, matrix, top, left = part
         put_chunk(chunk_smem, lane, frag)
@@ -305,21 +315,31 @@ def make_elements_out(chunk: Chunk, side: Side | None) -> Callable[..., Any]:
         source: int32 = chunk_smem + line * line_bytes + item * 4
         inside: int32 = min(lines, rows if along_rows else cols)
         while line < inside:
-            row, col = place(line, item)
-            if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
-                sums, values = load_shared(scalar, taken, source, 0), ()
+            # Everything is read first: a store would hold back the loads that follow it.
+            values, operands = (), ()
+            for number in static_range(TOGETHER):
+                row, col = place(int32(line + number * line_step), item)
+                sums = load_shared(scalar, taken, source, number * line_step * line_bytes)
                 for i in static_range(taken):
                     old = c.at + row * c.row + col * c.col
                     old += i * (c.col if along_rows else c.row)
                     value = (scaled(result.alpha, sums[i]),)
-                    values = values + plus_c(value, result.beta, old, 0, 0)
-                if along_rows:
-                    values = finish(values, matrix, top + row, left + col, result.extra)
-                else:
-                    values = finish(values, matrix, left + col, top + row, result.extra)
-                target = out.at + row // row_taken * out.row + col // col_taken * out.col
-                store_element(target, values[0])
-            line += LANES // line_pieces
-            source += LANES // line_pieces * line_bytes
+                    if row < rows and col < cols:
+                        value = plus_c(value, result.beta, old, 0, 0)
+                    values = values + value
+                at, beside = place_in_result(part, row, col)
+                operands = operands + (read(matrix, at, beside, result.extra),)
+            for number in static_range(TOGETHER):
+                row, col = place(int32(line + number * line_step), item)
+                if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
+                    at, beside = place_in_result(part, row, col)
+                    finished = finish(
+                        values[taken * number : taken * number + taken], matrix, at, beside,
+                        operands[number],
+                    )  # fmt: skip
+                    target = out.at + row // row_taken * out.row + col // col_taken * out.col
+                    store_element(target, finished[0])
+            line += TOGETHER * line_step
+            source += TOGETHER * line_step * line_bytes
 
     return store_elements

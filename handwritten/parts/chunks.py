@@ -17,8 +17,11 @@ WARP = 32
 class ChunksConfig(ThreadsConfig):
     """Threads of a block, those of a warp along a row, "row", or across the rows.
 
+    In the order "quads", a thread has a chunk of each of `steps` rows; a quarter of the threads of
+    a warp are across the rows.
+
     Attributes:
-        steps: chunks per thread, in the other direction.
+        steps: chunks per thread, in the other direction; in "quads" four.
     """
 
     steps: int = 1
@@ -30,6 +33,8 @@ class ChunksConfig(ThreadsConfig):
 
     def step(self, order: str) -> tuple[int, int]:
         """Rows and chunks from a thread's chunk to its next one."""
+        if order == "quads":
+            return 1, 0
         apart = self.threads // WARP
         return (apart, 0) if order == "row" else (0, apart)
 
@@ -47,12 +52,16 @@ def make_find_chunk(config: ChunksConfig, order: str) -> Callable[..., Any]:
     from numba import int32
 
     find_piece, along = make_find_piece(*config.tile(order)), order == "row"
+    is_quad, quads = order == "quads", WARP // config.steps
 
     @device
     def find_chunk(block, thread, m, chunks):
         matrix, row, chunk = find_piece(block, m, chunks)
         across: int32 = thread // WARP if along else thread % WARP
         beside: int32 = thread % WARP if along else thread // WARP
+        if is_quad:
+            across = int32(thread % quads * (WARP // quads))
+            beside = int32(thread // quads)
         return matrix, int32(row + across), int32(chunk + beside)
 
     return find_chunk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -228,6 +228,8 @@ class WgmmaConfig(BaseConfig):
         is_paired: True for a cluster of two blocks, with tiles side by side along the shorter of
             tile_m and tile_n: each fetches half of what both read of the other operand, and
             multicasts it.
+        has_panels: True for stages with room for whole panels of an MN-major b, such as the name
+            of the config counts.
     """
 
     tile_m: int
@@ -236,8 +238,10 @@ class WgmmaConfig(BaseConfig):
     is_pingpong: bool = False
     is_turned: bool = False
     is_paired: bool = False
+    has_panels: bool = True
 
     dynamic_smem = True
+    begins_early = True
     split_k = 1
     matrices = 1  # that a block computes at a time
     tile_k = ROW_BYTES // 2  # of 16-bit elements
@@ -312,8 +316,10 @@ class WgmmaConfig(BaseConfig):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage, with whole panels of an MN-major b."""
-        columns = -(-self.tile_n // BLOCK_COLS) * BLOCK_COLS
+        """Bytes of a stage."""
+        columns = self.tile_n
+        if self.has_panels:
+            columns = -(-columns // BLOCK_COLS) * BLOCK_COLS
         return self.parts * (self.tile_m + columns) * ROW_BYTES
 
     @property
@@ -349,6 +355,11 @@ class WgmmaConfig(BaseConfig):
         counts = range(MOST_STAGES, 0, -1)
         return next((count for count in counts if self._chunk_bytes(count)), 0)
 
+    @cached_property
+    def k_major(self) -> WgmmaConfig:
+        """Config with as many stages as fit if b is K-major."""
+        return replace(self, has_panels=False)
+
     @property
     def notes(self) -> int:
         """Notes on tiles in shared memory, see `place`.
@@ -364,7 +375,9 @@ class WgmmaConfig(BaseConfig):
         return self._chunk_bytes(self.stages)
 
     def smem_bytes(self, dtype: str) -> int:
-        return self._smem_bytes(self.stages, self.chunk_bytes)
+        """Bytes of the larger ring: that of an MN-major b, or of a K-major one."""
+        rings = self, self.k_major
+        return max(ring._smem_bytes(ring.stages, ring.chunk_bytes) for ring in rings)
 
     def _chunk_bytes(self, stages: int) -> int:
         """The first of `chunk_sizes` that leaves room for so many stages; 0 if none does."""

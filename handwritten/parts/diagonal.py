@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts import k_ranges
 from dxgemm.handwritten.parts.k_ranges import FULL, LOWER, UNIT
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, SWIZZLE_ROWS, WARPGROUP
 
@@ -88,6 +89,10 @@ def make_clear(
 
     one = (ONES | {"float32": FLOAT32_ONE})[dtype]
     a_triangle, b_triangle = triangles.split()
+    descends, from_end = (
+        k_ranges.descends(triangles.replace(UNIT, "")),
+        k_ranges.make_from_end(tile_k),
+    )
     clears_a, clears_b = a_triangle != FULL, b_triangle != FULL
     a_across, b_across = across
     readers = WARPGROUP * (1 if config.is_pingpong else config.consumers)
@@ -106,6 +111,8 @@ def make_clear(
     @device
     def clear(smem, index, tile, thread):
         depth: int32 = tile.first_k + index * tile_k
+        if descends:
+            depth = from_end(tile, depth)
         member: int32 = thread % readers
         is_changed = False
         if clears_a:
@@ -124,10 +131,13 @@ def _make_clear_operand(
 ) -> Callable[..., bool]:
     """Make a device function that clears a tile of one operand; it returns whether it had to.
 
+    A tile consists of squares: tile_k lines of as many elements. Those on one side of the diagonal
+    are kept, and those on the other side overwritten; only the others are read.
+
     Args:
         extent: rows of a tile of a, or columns of a tile of b.
         tile_k: k per stage, and elements per line.
-        threads: number of threads that do it.
+        threads: number of threads that do it, which read whole runs of SWIZZLE_ROWS lines.
         is_across: True for an MN-major operand, in panels of lines along m or n.
         is_lower: True if the first elements of a line are kept, up to the diagonal.
         one: bits of the ones of a unit diagonal; 0 to keep the diagonal.
@@ -135,43 +145,47 @@ def _make_clear_operand(
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import load_shared, store_shared
-    from dxgemm.handwritten.parts.unroll import device
+    from dxgemm.handwritten.parts.unroll import device, static_range
 
     is_unit, packed = one != 0, tile_k // PAIRS // WORDS
-    strict = 1 if is_unit else 0
-    panels = -(-extent // tile_k) if is_across else 1
-    panel_lines = tile_k if is_across else extent
-    pairs, items = panels * panel_lines * PAIRS, packed * WORDS
+    strict, items, lines = 1 if is_unit else 0, packed * WORDS, threads // PAIRS
+    squares, square_bytes = -(-extent // tile_k), tile_k * ROW_BYTES
     mask, put_one = make_mask(packed, is_lower, is_unit), make_put_one(packed, one)
 
     @device
     def clear_operand(smem, along, depth, end_k, thread):
-        first_line: int32 = depth if is_across else along
-        first: int32 = along if is_across else depth
-        reach: int32 = first_line + panel_lines - first
-        if is_lower:
-            reach = first + panels * tile_k - first_line
-        if reach <= 1 - strict:
-            return False
-        pair: int32 = thread
-        while pair < pairs:
-            at: int32 = pair // PAIRS  # line of shared memory
-            panel: int32 = at // panel_lines
-            line: int32 = first_line + at - panel * panel_lines
-            distance: int32 = first + panel * tile_k + pair % PAIRS * items - line
-            is_kept = distance + items <= 1 - strict if is_lower else distance >= strict
-            is_beside = distance > 0 if is_lower else distance + items <= 0
-            swizzled: int32 = pair ^ at % SWIZZLE_ROWS * 2  # of two pairs at a time
-            address: int32 = smem + swizzled * PAIR_BYTES
-            if is_beside:
-                store_shared(address, 0, (int32(0), int32(0)))
-            elif not is_kept:  # the diagonal crosses the pair
-                low, high = load_shared(int32, WORDS, address, 0)
-                low, high = mask(low, distance), mask(high, distance + packed)
-                if is_unit and line < end_k:
-                    low, high = put_one(low, distance), put_one(high, distance + packed)
-                store_shared(address, 0, (low, high))
-            pair += threads
-        return True
+        is_changed = False
+        line: int32 = thread // PAIRS
+        offset: int32 = (thread ^ line % SWIZZLE_ROWS * 2) * PAIR_BYTES  # swizzled two by two
+        for square in range(squares):
+            at: int32 = along + square * tile_k
+            first_line: int32 = depth if is_across else at
+            first: int32 = at if is_across else depth
+            ahead: int32 = first - first_line  # columns from the diagonal to the first element
+            count: int32 = tile_k if is_across else min(tile_k, extent - square * tile_k)
+            start: int32 = smem + square * square_bytes
+            if is_lower:
+                is_kept = ahead + tile_k <= 1 - strict
+                is_beside = ahead >= count
+            else:
+                is_kept = ahead - count >= strict - 1
+                is_beside = ahead + tile_k <= 0
+            if is_kept:
+                continue
+            is_changed = True
+            distance: int32 = ahead + thread % PAIRS * items - line
+            for step in static_range(-(-tile_k // lines)):
+                if line + step * lines < count:
+                    address: int32 = start + offset + step * lines * ROW_BYTES
+                    low, high = int32(0), int32(0)
+                    if not is_beside:
+                        low, high = load_shared(int32, WORDS, address, 0)
+                        low = mask(low, int32(distance - step * lines))
+                        high = mask(high, int32(distance - step * lines + packed))
+                        if is_unit and first_line + line + step * lines < end_k:
+                            low = put_one(low, int32(distance - step * lines))
+                            high = put_one(high, int32(distance - step * lines + packed))
+                    store_shared(address, 0, (low, high))
+        return is_changed
 
     return clear_operand

@@ -218,6 +218,8 @@ if _config.ENABLE_CUDASIM:
     def positive_part(x: Any) -> Any:
         return -0.0 if np.signbit(x) else x
 
+    _PAIRS: dict[str, Any] = {}  # those of the host serve
+
     def larger(x: Any, y: Any) -> Any:
         return x if x > y or x != x or (x == y and np.signbit(y)) else y
 
@@ -227,8 +229,11 @@ if _config.ENABLE_CUDASIM:
 else:
     from llvmlite import ir
     from numba.cuda import types
+    from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.extending import intrinsic, overload
     from numba.cuda.typing import signature
+
+    from dxgemm.handwritten.parts.intrinsics import inline_ptx
 
     @intrinsic
     def fma(typing_context, a, b, c):
@@ -328,6 +333,31 @@ else:
         if x == y == types.float32:
             return lambda x, y: _smaller_float32(x, y)
         return lambda x, y: x if x < y or x != x else y
+
+    def _make_pair(operation: str) -> Any:
+        @intrinsic
+        def pair(typing_context, x, y):
+            halves = ir.VectorType(ir.IntType(16), 2)
+
+            def generate(context, builder, sig, args):
+                given = zip(args, sig.args)
+                words = [context.cast(builder, *each, types.int32) for each in given]
+                if ConfigStack().top().compute_capability >= (9, 0):  # one instruction, or half
+                    text = f"{operation.replace('sum', 'add')}.s16x2 $0, $1, $2;"
+                    return inline_ptx(builder, ir.IntType(32), text, "=r,r,r", words)
+                first, second = (builder.bitcast(word, halves) for word in words)
+                if operation == "sum":
+                    found = builder.add(first, second)
+                else:
+                    order = builder.icmp_signed(">" if operation == "max" else "<", first, second)
+                    found = builder.select(order, first, second)
+                return builder.bitcast(found, ir.IntType(32))
+
+            return signature(types.int32, x, y), generate
+
+        return pair
+
+    _PAIRS = {f"pair_{name}": _make_pair(name) for name in ("sum", "max", "min")}
 
     def _on_words(text: str) -> Any:
         """Operation on the two words of a float64 that is opaque to the compiler.
@@ -581,6 +611,7 @@ FUNCTIONS = {
     "tanh": _by_type(_tanh_float32, _tanh_float64),
     "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
+    **_PAIRS,
 }
 # Functions for results that are rounded to float16 or bfloat16.
 ROUNDED_FUNCTIONS = FUNCTIONS | {

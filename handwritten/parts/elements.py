@@ -84,24 +84,24 @@ def make_put_neighbours(width: int, out_dtype: str) -> Callable[..., None]:
     return put_neighbours
 
 
-def make_put_element(
-    dtype: str, out_dtype: str, epilogue: Any = None, is_scaled: bool = False
+def make_put_elements(
+    count: int, dtype: str, out_dtype: str, epilogue: Any = None
 ) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Device functions that store elements of a matrix of the result, one by one.
+    """Device functions that store `count` elements of a matrix of the result.
 
     begin(matrix, alpha, beta, c, out, extra) returns the values that all elements share: `at`.
-    put(sums, at, row, col) stores alpha * sums + beta * c, finished by the epilogue and rounded.
-    sums is a tuple of one number; for an epilogue that takes pairs, of two neighbours in a row,
-    from an even column on.
+    put(sums, at, places) stores alpha * sums + beta * c, finished by the epilogue and rounded. sums
+    has a tuple for each element, of one number; for an epilogue that takes pairs, of two neighbours
+    in a row, from an even column on. places has a row and a column of the matrix, and True if the
+    element is stored. All operands are read first: a store would hold back the loads after it.
 
     Args:
         dtype: dtype of the sums, alpha and beta.
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
-        is_scaled: True if alpha is in the sums.
     """
     from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
     from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import scaled
     from dxgemm.handwritten.parts.operands import ROUNDED
@@ -111,7 +111,8 @@ def make_put_element(
     narrow, rounds = NARROW.get(out_dtype, stored), out_dtype in ROUNDED
     finished = "float32" if out_dtype in NARROW else out_dtype
     plus_c = make_plus_c(dtype, out_dtype, taken, plus=make_plus(epilogue, dtype))
-    finish = make_finish(epilogue, dtype, finished, taken, rounds)
+    read = make_read(epilogue, taken)
+    finish = make_finish(epilogue, dtype, finished, taken, rounds, is_read=True)
 
     @device
     def begin(matrix, alpha, beta, c, out, extra):
@@ -119,14 +120,33 @@ def make_put_element(
         return origin, Result(alpha, beta, c, out, 0, 0, 0, extra)
 
     @device
-    def put(sums, at, row, col):
+    def put(sums, at, places):
         origin, result = at
-        c, out = result.c, result.out
-        values = sums if is_scaled else scaled(result.alpha, sums)
-        place = origin.c + row * c.row + col * c.col
-        values = plus_c(values, result.beta, c, place, c.col)
-        values = finish(values, origin.matrix, row, col, result.extra)
-        place = origin.out + row * out.row + col // taken * out.col
-        view_as(stored, out.data)[place] = narrow(values[0])
+        c, out, values, operands = result.c, result.out, (), ()
+        for i in static_range(count):
+            row, col, _ = places[i]
+            index = origin.c + row * c.row + col * c.col
+            added = plus_c(scaled(result.alpha, sums[i]), result.beta, c, index, c.col)
+            values = values + (added,)
+            operands = operands + (read(origin.matrix, row, col, result.extra),)
+        for i in static_range(count):
+            row, col, is_stored = places[i]
+            if is_stored:
+                (value,) = finish(values[i], origin.matrix, row, col, operands[i])
+                index = origin.out + row * out.row + col // taken * out.col
+                view_as(stored, out.data)[index] = narrow(value)
+
+    return begin, put
+
+
+def make_put_element(
+    dtype: str, out_dtype: str, epilogue: Any = None
+) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """`make_put_elements` for one: put(sums, at, row, col)."""
+    begin, put_all = make_put_elements(1, dtype, out_dtype, epilogue)
+
+    @device
+    def put(sums, at, row, col):
+        put_all((sums,), at, ((row, col, True),))
 
     return begin, put

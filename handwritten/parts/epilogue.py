@@ -276,34 +276,37 @@ def make_prefetch(
     Args:
         epilogue: None, or a `Fusion`.
     """
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import global_address, prefetch_line
+    from dxgemm.handwritten.parts.intrinsics import cuda, global_address, prefetch_line
 
     operands = epilogue.wide_operands if epilogue is not None else ()
     numbers = tuple(
         number
         for number, operand in enumerate(operands)
-        if operand.kind == "array" and operand.has_rows and operand.access == "vector"
+        if operand.kind == "array" and operand.has_rows and operand.access != "same"
     )
     if not numbers:
         return None
     count = len(numbers)
     item_bytes = tuple(np.dtype(stored_type(operands[number].dtype)).itemsize for number in numbers)
-    lines = tuple(-(-tile_n * size // LINE_BYTES) for size in item_bytes)
+    # A row that begins anywhere is in one line more.
+    more = tuple(operands[number].access != "vector" for number in numbers)
+    lines = tuple(-(-tile_n * size // LINE_BYTES) + one for size, one in zip(item_bytes, more))
     turns = tuple(-(-tile_m * per_row // threads) for per_row in lines)
 
     def prefetch(matrix, tile_row, tile_col, m, n, extra):
         thread: int32 = cuda.threadIdx.x & 1023
         for i in static_range(count):
-            pointer, batch_step, row_step, _ = extra[numbers[i]]
+            pointer, batch_step, row_step, col_step = extra[numbers[i]]
+            last_col = min(n, tile_col + tile_n) - 1
             start = global_address(pointer) + matrix * batch_step * item_bytes[i]
             for turn in static_range(turns[i]):
                 line: int32 = thread + turn * threads
                 row = tile_row + line // lines[i]
                 col = tile_col + line % lines[i] * (LINE_BYTES // item_bytes[i])
-                if row < min(m, tile_row + tile_m) and col < n:
-                    prefetch_line(start + (row * row_step + col) * item_bytes[i])
+                if row < min(m, tile_row + tile_m) and col_step == 1:
+                    prefetch_line(start + (row * row_step + min(col, last_col)) * item_bytes[i])
 
     return device_function(unroll(prefetch))
 

@@ -65,15 +65,38 @@ def make_combine(epilogue: Any, dtype: str) -> Combine:
     inner = None if epilogue is None else epilogue.inner
     if inner is None:
         return Combine(False, zeros, outer_product, None, (np.dtype(dtype).type(0),))
-    start, function = inner.start_of(dtype), _compiled(inner, dtype)
-    if epilogue.is_transposed:
-        exchanged = function
-        function = device_function(lambda total, x, y: exchanged(total, y, x))
-    outer, step = _combiners(function, len(start))
+    start = inner.start_of(dtype)
+    outer, step = _combiners(_step_of(epilogue, dtype, 1), len(start))
     close = None
     if inner.closing is not None:
         close = _make_close(_compiled(inner.closing, dtype), len(start))
     return Combine(True, _make_begin(start), outer, step, start, close)
+
+
+def make_complex_combine(
+    epilogue: Any, dtype: str, conjugates: str, add_products: Callable[..., Any]
+) -> Combine:
+    """Make the functions for complex sums, of which registers hold both parts in turn.
+
+    Args:
+        epilogue: None, or a `Fusion` whose inner function, if it has one, sums.
+        dtype: dtype of the parts.
+        conjugates: names of the operands that are conjugated: "", "a", "b" or "ab".
+        add_products: `Combine.outer` of the multiply-add.
+    """
+    is_given, outer = epilogue is not None and epilogue.inner is not None, add_products
+    if is_given:
+        step = _step_of(epilogue, dtype, 0)
+        outer = _complex_outer(step, "a" in conjugates, "b" in conjugates)
+    return Combine(is_given, zeros, outer, None, (np.dtype(dtype).type(0),))
+
+
+def _step_of(epilogue: Any, dtype: str, reals: int) -> Any:
+    """Device function: (total, element of a, element of b) -> total, as the kernel names them."""
+    function = _compiled(epilogue.inner, dtype, reals)
+    if epilogue.is_transposed:
+        return device_function(lambda total, x, y: function(total, y, x))
+    return function
 
 
 def make_plus(epilogue: Any, dtype: str) -> Callable[..., Any]:
@@ -126,18 +149,18 @@ def make_begin_with_c(fragment: Any, epilogue: Any, dtype: str) -> Callable[...,
     return begin_with_c
 
 
-def _compiled(function: Any, dtype: str) -> Any:
+def _compiled(function: Any, dtype: str, reals: int = 1) -> Any:
     functions = FUNCTIONS | {"like": like} | ({"abs": magnitude} if dtype == "int32" else {})
-    return function.make_function(LITERALS[dtype], device_function, functions, 1)
+    return function.make_function(LITERALS[dtype], device_function, functions, reals)
 
 
 if _config.ENABLE_CUDASIM:
-    from dxgemm.handwritten.parts.intrinsics import rounded
+    from dxgemm.handwritten.parts.intrinsics import complex_of, rounded
 
     magnitude = abs
 
     def like(value: Any, number: Any) -> Any:
-        return rounded(number)(value)
+        return value if np.iscomplexobj(value) else rounded(number)(value)
 
     def _combiners(function: Any, parts: int) -> tuple[Any, Any]:
         def step(total: Any, x: Any, y: Any) -> Any:
@@ -154,6 +177,22 @@ if _config.ENABLE_CUDASIM:
             return tuple(part for same in zip(*found) for part in same)
 
         return outer, step
+
+    def _complex_outer(function: Any, a_turns: bool, b_turns: bool) -> Any:
+        def outer(totals: Any, a_frag: Any, b_frag: Any) -> Any:
+            x, y = _numbers(a_frag, a_turns), _numbers(b_frag, b_turns)
+            kind, found = type(totals[0]), []
+            for i, total in enumerate(_numbers(totals, False)):
+                value = function(total, x[i // len(y)], y[i % len(y)])
+                found += [kind(value.real), kind(value.imag)]
+            return tuple(found)
+
+        return outer
+
+    def _numbers(parts: Any, turns: bool) -> list[Any]:
+        """Complex numbers of their parts, or their conjugates."""
+        pairs = zip(parts[::2], parts[1::2])
+        return [complex_of(re, -im if turns else im) for re, im in pairs]
 
     def _make_close(function: Any, parts: int) -> Any:
         def close(totals: Any) -> Any:
@@ -207,15 +246,17 @@ else:
     @intrinsic
     def like(typing_context, value, number):
         """The value that a function returned, in the type of a number."""
-        _check_returned(value, (value,))
+        _check_returned(value, (value,), number)
         return signature(number, value, number), lambda context, builder, sig, args: context.cast(
             builder, args[0], value, number
         )
 
-    def _check_returned(result: Any, found: tuple[Any, ...], parts: int = 1) -> None:
+    def _check_returned(result: Any, found: tuple[Any, ...], total: Any, parts: int = 1) -> None:
         if isinstance(result, types.NoneType | types.Optional):
             raise ReturnError(INNER, "may return None; return a value on every path")
         numbers = types.Integer | types.Float | types.Boolean
+        if isinstance(total, types.Complex):
+            numbers |= types.Complex
         if len(found) != parts or not all(isinstance(part, numbers) for part in found):
             wanted = "one real number" if parts == 1 else f"a tuple of {parts} real numbers"
             raise ReturnError(INNER, f"returns {result}; return {wanted}")
@@ -230,7 +271,7 @@ else:
         called = typing_context.resolve_function_type(kind, kinds, {})
         result, target = called.return_type, getattr(kinds[0], "dtype", kinds[0])
         found = tuple(result) if parts > 1 and isinstance(result, types.BaseTuple) else (result,)
-        _check_returned(result, found, parts)
+        _check_returned(result, found, kinds[0], parts)
 
         def call(context: Any, builder: Any, first: Any, *others: Any) -> Any:
             code = context.get_function(kind, called)
@@ -277,6 +318,39 @@ else:
             return signature(totals, totals, a_frag, b_frag), generate
 
         return outer, step
+
+    def _complex_outer(function: Any, a_turns: bool, b_turns: bool) -> Any:
+        @intrinsic
+        def outer(typing_context, totals, a_frag, b_frag):
+            rows, cols = a_frag.count // 2, b_frag.count // 2
+            kind = types.complex64 if totals.dtype == types.float32 else types.complex128
+            call = _call(typing_context, function, (kind, kind, kind))
+
+            def generate(context, builder, sig, args):
+                def numbers(frag, count, turns):
+                    parts = unpack(builder, frag, 2 * count)
+                    return [number(*parts[2 * i : 2 * i + 2], turns) for i in range(count)]
+
+                def number(re, im, turns):
+                    value = context.make_complex(builder, kind)
+                    value.real, value.imag = re, builder.fsub(im.type(-0.0), im) if turns else im
+                    return value._getvalue()
+
+                found, a, b = (
+                    numbers(args[0], rows * cols, False),
+                    numbers(args[1], rows, a_turns),
+                    numbers(args[2], cols, b_turns),
+                )
+                parts = []
+                for i, total in enumerate(found):
+                    (value,) = call(context, builder, [total], a[i // cols], b[i % cols])
+                    value = context.make_complex(builder, kind, value=value)
+                    parts += [value.real, value.imag]
+                return pack_array(builder, parts)
+
+            return signature(totals, totals, a_frag, b_frag), generate
+
+        return outer
 
     def _make_close(function: Any, parts: int) -> Any:
         @intrinsic

@@ -52,6 +52,7 @@ if _config.ENABLE_CUDASIM:
     load_shared = simulated_memory.load_shared
     load_vectors = simulated_memory.load_vectors
     low_word = simulated_integers.low_word
+    prefetch_line = simulated_memory.prefetch_line
     shared_address = simulated_memory.shared_address
     store_global = simulated_memory.store_global
     store_shared = simulated_memory.store_shared
@@ -233,15 +234,28 @@ else:
 
         return generate
 
-    def instruction(text: str, constraints: str = "", *kinds: Any) -> Any:
-        """An intrinsic without a result, with one argument per kind (at most two)."""
-        result = signature(types.void, *kinds), statement(text, constraints, *range(len(kinds)))
+    def _intrinsic_of(result: Any, generate: Any) -> Any:
+        """Intrinsic of a signature that is the same for all calls, of up to four arguments."""
+        typed = result, generate
         typings = (
-            lambda typing_context: result,
-            lambda typing_context, first: result,
-            lambda typing_context, first, second: result,
+            lambda typing_context: typed,
+            lambda typing_context, a: typed,
+            lambda typing_context, a, b: typed,
+            lambda typing_context, a, b, c: typed,
         )
-        return intrinsic(typings[len(kinds)])
+        return intrinsic(typings[len(result.args)])
+
+    def instruction(text: str, constraints: str = "", *kinds: Any) -> Any:
+        """An intrinsic without a result, with one argument per kind."""
+        generate = statement(text, constraints, *range(len(kinds)))
+        return _intrinsic_of(signature(types.void, *kinds), generate)
+
+    def computed(result: Any, *kinds: Any) -> Any:
+        """Make an intrinsic of a function of the builder and of values of these types."""
+        return lambda function: _intrinsic_of(
+            signature(result, *kinds),
+            lambda context, builder, sig, args: function(builder, *args),
+        )
 
     def _element(kind: Any) -> Any:
         """Type of a number, or of the registers of a tuple."""
@@ -498,60 +512,38 @@ else:
 
         return signature(total, total, acc, total.dtype if is_one else scale), generate
 
-    @intrinsic
-    def float_bits(typing_context, value):
+    @computed(types.int32, types.float32)
+    def float_bits(builder, value):
         """Bits of a float32, as an int32."""
+        return builder.bitcast(value, _int32)
 
-        def generate(context, builder, sig, args):
-            return builder.bitcast(args[0], _int32)
-
-        return signature(types.int32, types.float32), generate
-
-    @intrinsic
-    def bits_float(typing_context, bits):
+    @computed(types.float32, types.int32)
+    def bits_float(builder, bits):
         """float32 with these bits."""
+        return builder.bitcast(bits, ir.FloatType())
 
-        def generate(context, builder, sig, args):
-            return builder.bitcast(args[0], ir.FloatType())
-
-        return signature(types.float32, types.int32), generate
-
-    @intrinsic
-    def upper_bits(typing_context, value):
+    @computed(types.int32, types.float64)
+    def upper_bits(builder, value):
         """Upper 32 bits of a float64: sign, exponent and the leading bits of the mantissa."""
+        return builder.trunc(builder.lshr(builder.bitcast(value, _int64), _int64(32)), _int32)
 
-        def generate(context, builder, sig, args):
-            bits = builder.bitcast(args[0], _int64)
-            return builder.trunc(builder.lshr(bits, _int64(32)), _int32)
-
-        return signature(types.int32, types.float64), generate
-
-    @intrinsic
-    def upper_bits_double(typing_context, bits):
+    @computed(types.float64, types.int32)
+    def upper_bits_double(builder, bits):
         """float64 with these upper 32 bits; the lower ones are 0."""
+        bits = builder.shl(builder.zext(bits, _int64), _int64(32))
+        return builder.bitcast(bits, ir.DoubleType())
 
-        def generate(context, builder, sig, args):
-            bits = builder.shl(builder.zext(args[0], _int64), _int64(32))
-            return builder.bitcast(bits, ir.DoubleType())
-
-        return signature(types.float64, types.int32), generate
-
-    @intrinsic
-    def dot_bytes(typing_context, data, weights, total):
+    @computed(types.int32, types.uint32, types.int32, types.int32)
+    def dot_bytes(builder, data, weights, total):
         """total plus the products of data's four unsigned bytes with weights' four signed bytes."""
+        function = ir.FunctionType(_int32, [_int32] * 3)
+        dot = ir.InlineAsm(function, "dp4a.u32.s32 $0, $1, $2, $3;", "=r,r,r,r", False)
+        return builder.call(dot, [data, weights, total])
 
-        def generate(context, builder, sig, args):
-            function = ir.FunctionType(_int32, [_int32] * 3)
-            text = "dp4a.u32.s32 $0, $1, $2, $3;"
-            return builder.call(ir.InlineAsm(function, text, "=r,r,r,r", False), args)
-
-        return signature(types.int32, types.uint32, types.int32, types.int32), generate
-
-    @intrinsic
-    def add_global(typing_context, pointer, value):
-        """Add atomically to an int32 in global memory."""
-        add = statement("red.global.add.s32 [$0], $1;", "l,r", 0, 1)
-        return signature(types.void, types.CPointer(types.int32), types.int32), add
+    # add_global(pointer, value) adds atomically to an int32 in global memory.
+    add_global = instruction(
+        "red.global.add.s32 [$0], $1;", "l,r", types.CPointer(types.int32), types.int32
+    )
 
     @intrinsic
     def shared_address(typing_context, array):
@@ -674,17 +666,8 @@ else:
     # whole batch is in a few slices of L2, where a thousand blocks would wait for each other.
     copy_async_cached, copy_async_part_cached = _make_copies(is_cached=True)
 
-    @intrinsic
-    def prefetch_line(typing_context, address):
-        """Prefetch the line of this global address into the L2 cache."""
-
-        def generate(context, builder, sig, args):
-            function = ir.FunctionType(ir.VoidType(), [_int64])
-            prefetch = ir.InlineAsm(function, "prefetch.global.L2 [$0];", "l", True)
-            builder.call(prefetch, args)
-            return context.get_dummy_value()
-
-        return signature(types.void, types.int64), generate
+    # prefetch_line(address) prefetches the line of this global address into the L2 cache.
+    prefetch_line = instruction("prefetch.global.L2 [$0];", "l", types.int64)
 
     # commit_copies() makes the copies since the last commit a group; groups complete in order.
     commit_copies = instruction("cp.async.commit_group;")
@@ -701,13 +684,8 @@ else:
     cluster_arrive = instruction("barrier.cluster.arrive.release;")
     cluster_wait = instruction("barrier.cluster.wait.acquire;")
 
-    @intrinsic
-    def cluster_address(typing_context, address, rank):
+    @computed(types.int32, types.int32, types.int32)
+    def cluster_address(builder, address, rank):
         """Address of the same offset in the shared memory of another block of the cluster."""
-
-        def generate(context, builder, sig, args):
-            return inline_ptx(
-                builder, _int32, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", list(args)
-            )
-
-        return signature(types.int32, types.int32, types.int32), generate
+        text = "mapa.shared::cluster.u32 $0, $1, $2;"
+        return inline_ptx(builder, _int32, text, "=r,r,r", [address, rank])

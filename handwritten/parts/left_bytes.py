@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten.parts.unroll import device
-from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
 PANEL_ROWS = 128  # of a, bytes of a line of shared memory: see `wgmma_ring`
 
@@ -24,7 +24,7 @@ def make_left_bytes() -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Make the device functions begin and read for a tile of PANEL_ROWS rows.
 
     begin(smem, thread) -> (address, selectors), smem being the tile of the first stage. read(these,
-    bytes from there to a stage) -> the registers of all steps, four of each.
+    bytes from there to a step of a stage) -> the four registers of the step.
     """
     from numba import int32
 
@@ -43,17 +43,15 @@ def make_left_bytes() -> tuple[Callable[..., Any], Callable[..., Any]]:
         return int32(smem + line * ROW_BYTES + piece * 16), selectors
 
     @device
-    def read(places, stage):
-        at: int32 = places[0] + stage
+    def read(places, step):
         upper, lower = places[1]
-        fragments = ()
-        for step in static_range(STEPS):
-            words = load_matrices(True, at, ROW_BYTES // STEPS * step * ROW_BYTES)
-            for half in static_range(0, 4, 2):
-                fragments = fragments + (
-                    permute_bytes(words[half], words[half + 1], upper),
-                    permute_bytes(words[half], words[half + 1], lower),
-                )
-        return fragments
+        fragment = ()
+        words = load_matrices(True, int32(places[0] + step), 0)
+        for half in static_range(0, 4, 2):
+            fragment = fragment + (
+                permute_bytes(words[half], words[half + 1], upper),
+                permute_bytes(words[half], words[half + 1], lower),
+            )
+        return fragment
 
     return begin, read

@@ -13,7 +13,7 @@ from numba.cuda.cgutils import pack_array
 from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
-from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, statement, unpack
+from dxgemm.handwritten.parts.intrinsics import computed, inline_ptx, literal, statement, unpack
 
 _WORDS = 4  # of a chunk
 _int32 = ir.IntType(32)
@@ -88,16 +88,12 @@ def store_word_if(typing_context, address, offset, word, is_wanted):
     return result, statement(text, "l,r,r", 0, 2, 3)
 
 
-@intrinsic
-def permute_bytes(typing_context, first, second, selector):
+@computed(types.int32, types.int32, types.int32, types.int32)
+def permute_bytes(builder, first, second, selector):
     """Four of the eight bytes of two words, each named by four bits of the selector."""
-
-    def generate(context, builder, sig, args):
-        function = ir.FunctionType(_int32, [_int32] * 3)
-        permutation = ir.InlineAsm(function, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", False)
-        return builder.call(permutation, args)
-
-    return signature(types.int32, *[types.int32] * 3), generate
+    function = ir.FunctionType(_int32, [_int32] * 3)
+    permutation = ir.InlineAsm(function, "prmt.b32 $0, $1, $2, $3;", "=r,r,r,r", False)
+    return builder.call(permutation, [first, second, selector])
 
 
 @intrinsic

@@ -87,11 +87,13 @@ class Place(NamedTuple):
         find: (work, index) -> `Tile`.
         leaves_notes: True if `find` is slow: only the producer calls it, and leaves notes for the
             consumers, which read them after the main loop. All tiles then have the whole k.
+        descends: True if stages begin with the last k of a tile, see `k_ranges`.
     """
 
     begin: Callable[..., Work]
     find: Callable[..., Tile]
     leaves_notes: bool
+    descends: bool
 
 
 def make_place(
@@ -126,6 +128,7 @@ def make_place(
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import cuda, device_function
+    from dxgemm.handwritten.parts.k_ranges import descends
     from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import unroll
 
@@ -181,7 +184,7 @@ def make_place(
 
     find = _make_find_in_range(config, tile_k, locate, ranges) if ranges else None
     find = find or _make_find(config, locate, shared)
-    return Place(device_function(unroll(begin)), find, leaves_notes=shared == "m")
+    return Place(device_function(unroll(begin)), find, shared == "m", descends(ranges))
 
 
 def _make_find(config: Any, locate: Callable[..., Any], shared: str) -> Callable[..., Tile]:

@@ -2,9 +2,9 @@
 
 Hopper's tensor core aligns the products of float8 to the largest and keeps about 14 bits of their
 sum. So it sums a stage alone, 128 of k, and ordinary instructions add that to sums in float32,
-multiplied by the scales of the stage's blocks if there are any. Meanwhile the block's other
-warpgroup, or the next stage, keeps the tensor core busy. Warpgroups get out of step by themselves:
-barriers that make them take turns cost 4 % on an H200.
+multiplied by the scales of the stage's blocks if there are any. Meanwhile the next stage keeps the
+tensor core busy, if a thread has registers for two, or else the block's other warpgroup. These get
+out of step by themselves: barriers that make them take turns cost 4 % on an H200.
 Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 3.3.2, "Increasing
 Accumulation Precision".
 """
@@ -14,16 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.block_scales import BLOCK_K, BlockScales
+from dxgemm.handwritten.parts.block_scales import BlockScales
 from dxgemm.handwritten.parts.left_bytes import make_left_bytes
 from dxgemm.handwritten.parts.unroll import device, static_range
-from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free
+from dxgemm.handwritten.parts.wgmma_mainloop import KINDS, make_free, make_origins
 from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,
     STEPS,
     SWIZZLE_ROWS,
     WARPGROUP,
-    WARPGROUP_ROWS,
     make_after,
 )
 
@@ -61,38 +60,72 @@ def make_promote(items: int, scales: BlockScales | None) -> Callable[..., Any]:
     return promote
 
 
-def make_multiply_stage(items: int, kind: str, high: int, a_across: bool) -> Callable[..., Any]:
-    """Make a device function: (a, b) -> the sums of a stage, whose products it issues.
+def make_issue(config: Any, kind: str, a_across: bool) -> Callable[..., Any]:
+    """Make a device function that issues the products of a stage as soon as it is full.
 
-    b is a descriptor, and a too, or registers of all steps.
+    It takes the descriptors of a and b and the places of `make_left_bytes`, all of the first stage,
+    the barriers, the stage and its parity. It returns the sums, and the registers of a.
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.hopper import commit_wgmma, wgmma, wgmma_anew
+    from dxgemm.handwritten.parts import hopper
 
+    items, stage_bytes = config.tile_n // 2, config.stage_bytes
+    _, high = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
     step = ROW_BYTES // STEPS // 16  # addresses in descriptors are in units of 16 bytes
+    a_step = ROW_BYTES // STEPS * ROW_BYTES  # bytes of a panel
+    _, read_left = make_left_bytes()
 
     @device
-    def multiply_stage(a, b):
-        sums = ()
+    def issue(origin, full, stage, parity):
+        hopper.wait_barrier(int32(full + 8 * stage), parity)
+        a_desc, b_desc, left_places = origin
+        offset: int32 = stage * stage_bytes
+        a, sums = (), ()
         for i in static_range(STEPS):
-            b_part: int32 = b + i * step
-            if a_across:
-                a_part = a[4 * i : 4 * i + 4]
+            b_part: int32 = b_desc + offset // 16 + i * step
+            if a_across:  # read while the step before is multiplied
+                a_part = read_left(left_places, int32(offset + i * a_step))
+                a = a + a_part
             else:
-                a_part = int32(a + i * step)
+                a_part = int32(a_desc + offset // 16 + i * step)
+            if a_across or i == 0:
+                hopper.begin_wgmma()
             if i == 0:
-                sums = wgmma_anew(kind, high, items, a_part, b_part, False, False)
+                sums = hopper.wgmma_anew(kind, high, items, a_part, b_part, False, False)
             else:
-                sums = wgmma(kind, high, sums, a_part, b_part, False, False)
-        commit_wgmma()
+                sums = hopper.wgmma(kind, high, sums, a_part, b_part, False, False)
+        hopper.commit_wgmma()
+        return sums, a
+
+    return issue
+
+
+def make_settle(config: Any, a_across: bool, pending: int) -> Callable[..., Any]:
+    """Make a device function that waits for the sums of a stage: it returns them.
+
+    It takes what `issue` returned, the barrier that frees the stage, and the thread. After it,
+    `pending` stages are in flight.
+    """
+    from dxgemm.handwritten.parts import hopper
+
+    free = make_free(config)
+
+    @device
+    def settle(issued, barrier, thread):
+        sums, a = issued
+        sums = hopper.wait_wgmma_of(pending, sums)
+        if a_across:
+            hopper.wait_wgmma_of(pending, a)  # until here, these registers are read
+        if thread % WARPGROUP == 0:
+            free(barrier)
         return sums
 
-    return multiply_stage
+    return settle
 
 
 def make_multiply(
-    config: Any, dtype: str, a_across: bool, scales: BlockScales | None = None, in_flight: int = 1
+    config: Any, dtype: str, a_across: bool, scales: BlockScales | None = None, ahead: bool = False
 ) -> Callable[..., Any]:
     """`wgmma_mainloop.make_multiply` for bytes, which promotes the sums of each stage.
 
@@ -103,84 +136,73 @@ def make_multiply(
         dtype: dtype of a and b, of float8.
         a_across: True for an MN-major a, which goes through registers; b is K-major.
         scales: device functions that bring the scales of blocks; None without any.
-        in_flight: stages, 1 or 2, that are issued before the first one's sums are promoted.
+        ahead: True to issue a stage before the sums of the one before it are promoted, which takes
+            twice the registers for them; not with scales.
     """
     from numba import float32, int32
 
     from dxgemm.handwritten.parts import hopper
     from dxgemm.handwritten.parts.intrinsics import zeros
 
-    is_paired, is_scaled = config.is_paired, scales is not None
-    items = config.tile_n // 2
-    begin_scales, take_scales = (scales.begin, scales.take) if scales else (None, None)
-    begin_left, read_left = make_left_bytes()
-    free, promote, after = make_free(config), make_promote(items, scales), make_after(config.stages)
-    a_bytes, stage_bytes = config.tile_m * ROW_BYTES, config.stage_bytes
-    chunks_smem, chunk_bytes = config.stages * stage_bytes, config.chunk_bytes
-    low, high = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
-    multiply_stage = make_multiply_stage(items, KINDS[dtype], high, a_across)
+    items, is_scaled = config.tile_n // 2, scales is not None
+    begin_scales, fetch, take = scales[:3] if scales else (None, None, None)
+    issue, begin_left = make_issue(config, KINDS[dtype], a_across), make_left_bytes()[0]
+    settle, settle_last = (make_settle(config, a_across, pending) for pending in (1, 0))
+    promote, after = make_promote(items, scales), make_after(config.stages)
+    chunks_smem, chunk_bytes = config.stages * config.stage_bytes, config.chunk_bytes
+    low, _ = hopper.descriptor_halves(ROW_BYTES * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
+    origins = make_origins(config, low)
 
     @device
     def multiply_tile(smem, full, empty, thread, k_tiles, stage, parity, tile, result):
-        member: int32 = thread % WARPGROUP
-        group: int32 = thread // WARPGROUP
-        a_smem: int32 = smem + group * (WARPGROUP_ROWS * ROW_BYTES)
-        a_desc: int32 = low + a_smem // 16
-        b_desc: int32 = low + (smem + a_bytes) // 16
-        if is_paired:  # the bits above those of an address hold the block's rank
-            a_desc = low + (a_smem // 16 & 0x3FFF)
-            b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
-        left_places = begin_left(smem, thread)
+        origin = origins(smem, thread) + (begin_left(smem, thread),)
         totals = zeros(float32, items)
-        places = ()
-        block: int32 = tile.first_k // BLOCK_K
-        if is_scaled:
-            warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
-            places = begin_scales(tile, thread, warp_smem, k_tiles, result)
-        previous, first = stage, stage
+        rows, columns = (), ()
         left: int32 = k_tiles
-        while left > 0:
-            # --- A stage, or two: of an odd number, the last one is multiplied twice ---
-            sums = ()
-            for number in static_range(in_flight):
-                if number > 0 and left > 1:
-                    stage, parity = after(stage, parity)
-                hopper.wait_barrier(full + 8 * stage, parity)
-                offset: int32 = stage * stage_bytes
-                if a_across:
-                    a = read_left(left_places, offset)
-                else:
-                    a = int32(a_desc + offset // 16)
-                hopper.begin_wgmma()
-                sums = sums + multiply_stage(a, int32(b_desc + offset // 16))
-                if number == 0:
-                    # All warps are past the fence, so that all have read the stages before.
-                    if left < k_tiles and member == 0:
-                        free(empty + 8 * previous)
-                        if in_flight > 1:
-                            free(empty + 8 * first)
-                    first = stage
-            # --- Their sums, one by one ---
-            for number in static_range(in_flight):
-                if number == 0 or left > number:
-                    rows, columns = (), ()
-                    if is_scaled:
-                        rows, columns = take_scales(places, thread, block, int32(left - number))
-                    some = sums[number * items : number * items + items]
-                    some = hopper.wait_wgmma_of(in_flight - 1 - number, some)
-                    totals = promote(totals, some, rows, columns)
-                    block += 1
-            if a_across:
-                hopper.wait_wgmma_of(0, a)  # until here, these registers are read
-            elif in_flight > 1:
-                hopper.wait_wgmma(0)
-            previous = stage
-            left -= in_flight
+        if ahead and k_tiles > 0:
+            # Two stages per turn, the first of which is in flight. No branch joins paths with
+            # products in flight: the compiler would wait for each of them.
+            first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
             stage, parity = after(stage, parity)
-        if k_tiles > 0 and member == 0:
-            free(empty + 8 * previous)
-            if in_flight > 1 and k_tiles % 2 == 0:
-                free(empty + 8 * first)
+            while True:
+                if left == 1:
+                    totals = promote(totals, settle_last(first, freed, thread), rows, columns)
+                    break
+                second, next_freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+                stage, parity = after(stage, parity)
+                totals = promote(totals, settle(first, freed, thread), rows, columns)
+                if left == 2:
+                    totals = promote(totals, settle_last(second, next_freed, thread), rows, columns)
+                    break
+                first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+                stage, parity = after(stage, parity)
+                totals = promote(totals, settle(second, next_freed, thread), rows, columns)
+                left -= 2
+        elif k_tiles > 0:
+            places = ()
+            if is_scaled:
+                warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
+                places = begin_scales(tile, thread, warp_smem, k_tiles, result)
+            first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+            stage, parity = after(stage, parity)
+            if is_scaled:
+                fetch(places, int32(0), k_tiles)
+                rows, columns = take(places, thread, int32(0))
+            while True:
+                left -= 1
+                block: int32 = k_tiles - left  # the next one, whose scales are read meanwhile
+                if is_scaled:
+                    fetch(places, block, k_tiles)
+                sums = settle_last(first, freed, thread)
+                next_rows, next_columns = rows, columns
+                if is_scaled:
+                    next_rows, next_columns = take(places, thread, block)
+                totals = promote(totals, sums, rows, columns)
+                rows, columns = next_rows, next_columns
+                if left == 0:
+                    break
+                first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+                stage, parity = after(stage, parity)
         return totals, stage, parity
 
     return multiply_tile

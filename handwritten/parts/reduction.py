@@ -185,8 +185,8 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
     indices = count if has_indices else 0
     of_magnitudes = reduction.of_magnitudes
     scalar = np.dtype(dtype).type
-    worst = _worst_value(reduction, dtype)
-    precedes = device_function(_order(reduction))
+    worst = worst_value(reduction, dtype)
+    precedes = device_function(order(reduction))
 
     def make_empty(no_index: Any) -> Callable[..., Any]:
         def worst_value():
@@ -291,7 +291,7 @@ def _make_stored_merge(
     return merge_stored
 
 
-def _worst_value(reduction: Any, dtype: str) -> float:
+def worst_value(reduction: Any, dtype: str) -> float:
     """Value that precedes no other value."""
     ascends = reduction.kind == "smallest"
     if dtype in INTEGERS:
@@ -302,7 +302,7 @@ def _worst_value(reduction: Any, dtype: str) -> float:
     return math.inf if ascends else -math.inf
 
 
-def _order(reduction: Any) -> Callable[..., bool]:
+def order(reduction: Any) -> Callable[..., bool]:
     """Make a function (v, w) that is True if v comes before w; all NaN are equal.
 
     Two comparisons are enough: `not v >= w` holds if v < w and if either of them is NaN.

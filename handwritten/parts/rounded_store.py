@@ -36,7 +36,7 @@ def make_store_rounded(
     It takes a thread's sums, the shared memory of its warp, the lane, the `Part` of the result, the
     `Result`, the address of the part's first element, and the bytes from a line to the next. Lines
     are contiguous. Blocks take turns in a warp's `chunk_bytes` of shared memory: while one is read,
-    the next is written. Of line r, the 16 bytes in place p lie in place p ^ r % 8, against bank
+    the next is written. Chunk p of line r, 16 bytes, is stored at chunk p ^ r % 8, against bank
     conflicts.
 
     Args:

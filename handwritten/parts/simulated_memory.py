@@ -51,6 +51,14 @@ def _read(address: Any, size: int) -> bytes:
     return b"".join(operand[place].tobytes() for place in places)
 
 
+def prefetch_line(address: Any) -> None:
+    """Check the address of an element; there is no cache."""
+    number = (int(address) + SPAN // 2) // SPAN
+    operand = _operands[number]
+    _, (place,) = _elements(address, operand.dtype.itemsize)
+    operand[place]  # out of bounds, it raises
+
+
 def _shared_bytes(address: Any, size: int) -> np.ndarray:
     """So many bytes of shared memory, to read and to write."""
     start, memory = int(address), _shared[0]

@@ -66,6 +66,8 @@ class Config(SkinnyConfig):
     stages: int
     split_k: int = 1
 
+    begins_early = True
+
     def complaints(self) -> Iterator[str]:
         if self.few not in (8, 16, 32, 64):
             yield "a tile has 8, 16, 32 or 64 columns, as many as are a swizzle's width"

@@ -12,6 +12,7 @@ from typing import Any
 
 from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
 
+TOGETHER = 4  # elements of a thread whose operands are read before any is stored
 ITEM_BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8}  # of sums
 
 
@@ -35,7 +36,7 @@ def make_store(
     import numba
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.elements import make_put_element
+    from dxgemm.handwritten.parts.elements import make_put_elements
     from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
@@ -58,7 +59,8 @@ def make_store(
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
     share, piece_bytes = pieces_x * pieces_y // split_k, item * taken
-    begin, put = make_put_element(acc_dtype, out_dtype, epilogue)
+    together = TOGETHER if epilogue is not None and epilogue.operands else 1
+    begin, put = make_put_elements(together, acc_dtype, out_dtype, epilogue)
 
     def locate(number, is_along_x):
         """y and x of a piece; pieces are numbered along the contiguous direction of the result."""
@@ -121,20 +123,29 @@ def make_store(
         if split_k > 1:
             hand_out(smem, buffer, rank, thread, int32(y_count - y_first), is_along_x)
         at = begin(matrix, rounded(alpha), rounded(beta), c, out, extra)
-        for place in range(thread, share, threads):
-            y, x = locate(int32(rank * share + place), is_along_x)
-            if x_first + x < x_count and y_first + y < y_count:
-                if large_is_a:
-                    row: int32 = x_first + x
-                    col: int32 = y_first + y
-                else:
-                    row = y_first + y
-                    col = x_first + x
-                if split_k > 1:
-                    sums = add_up(buffer, int32(place))
-                else:
-                    sums = read_piece(smem, y, x)
-                put(sums, at, row, col)
+        for first in range(thread, share, threads * together):
+            sums, places = (), ()
+            for number in static_range(together):
+                place: int32 = first + number * threads
+                if number > 0:
+                    place = min(place, int32(share - 1))
+                y, x = locate(int32(rank * share + place), is_along_x)
+                is_stored = x_first + x < x_count and y_first + y < y_count
+                if number > 0:
+                    is_stored = is_stored and first + number * threads < share
+                x_at: int32 = x_first + x
+                y_at: int32 = y_first + y
+                if together > 1:
+                    x_at, y_at = (
+                        min(x_at, int32(x_count - x_taken)),
+                        min(y_at, int32(y_count - y_taken)),
+                    )
+                if together > 1 or is_stored:
+                    row, col = (x_at, y_at) if large_is_a else (y_at, x_at)
+                    own = add_up(buffer, place) if split_k > 1 else read_piece(smem, y, x)
+                    sums, places = sums + (own,), places + ((row, col, is_stored),)
+                    if number == together - 1:
+                        put(sums, at, places)
 
     return device_function(unroll(store_tile))
 

@@ -85,7 +85,7 @@ def make_store_from_smem(
     from numba import int32
 
     from dxgemm.handwritten.parts.addend import make_plus_c
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
     from dxgemm.handwritten.parts.inner import make_plus
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
@@ -111,8 +111,10 @@ def make_store_from_smem(
     vectors = rows * row_vectors
     out_dtype = out_dtype or dtype
     taken = columns_for_one(epilogue)
-    row_pairs = tile_n // 2
-    finish = make_finish(epilogue, dtype, out_dtype, None if taken == 1 else taken)
+    read, finish = (
+        make_read(epilogue, taken),
+        make_finish(epilogue, dtype, out_dtype, taken, is_read=True),
+    )
     finish_vector = make_finish(epilogue, dtype, out_dtype, width)
     # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
     # several without a branch between them, so that their loads are in flight together.
@@ -120,20 +122,18 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
-    shapes, plus = (
-        ((max(together, 1), width), (1, width), (2, 1), (1, 1)),
-        make_plus(epilogue, dtype),
-    )
+    shapes, plus = ((max(together, 1), width), (1, width), (taken, 1)), make_plus(epilogue, dtype)
     sums_plainly = epilogue is None or epilogue.inner is None or epilogue.inner.takes_factors
-    plus_vectors, plus_vector, plus_pair, plus_element = (
+    plus_vectors, plus_vector, plus_piece = (
         make_plus_c(dtype, out_dtype, *shape, plus) for shape in shapes
     )
-    # Element by element, a thread works on patches of `down` rows and `across` columns, these as
-    # far apart as there are lanes in a row. So many patches are side by side.
-    lanes = min(32, tile_n)
-    across = next(count for count in (4, 2, 1) if tile_n % (count * lanes) == 0)
+    # Element by element, each of `taken` columns, a thread works on patches: `down` rows and
+    # `across` elements, these as far apart as there are lanes in a row. So many are side by side.
+    elements = tile_n // taken
+    lanes = min(32, elements)
+    across = next(count for count in (4, 2, 1) if elements % (count * lanes) == 0)
     down = 4 // across if rows % (4 // across) == 0 else 1
-    patches = tile_n // across
+    patches = elements // across
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced = reduction is not None
     is_stored = reduction is None or reduction.is_stored
@@ -173,22 +173,23 @@ def make_store_from_smem(
             store_vector(out.data, out_index, values)
 
     def read_one(address, row, col, origin, result):
-        value, c = sum_element(address), result.c
+        values, c = sum_element(address), result.c
         if row < result.m and col < result.n and (is_whole or keeps(row, col)):
             at = origin.c + (row * c.row + col * c.col)
-            value = plus_element(value, result.beta, c, at, 0)
-        return value[0]
+            values = plus_piece(values, result.beta, c, at, c.col)
+        return values
 
-    def finish_one(value, address, row, col, origin, result):
+    def finish_one(values, operands, address, row, col, origin, result):
         out = result.out
         if row < result.m and col < result.n and (is_whole or keeps(row, col)):
-            finished = finish(value, origin.matrix, row, col, result.extra)
+            (finished,) = finish(values, origin.matrix, row, col, operands)
             if is_reduced:
                 store_shared(address, 0, (finished,))
             if is_stored:
-                out.data[origin.out + (row * out.row + col * out.col)] = finished
+                at = col // taken if taken > 1 else col
+                out.data[origin.out + (row * out.row + at * out.col)] = finished
 
-    sum_vector, sum_element, sum_pair = make_sum(width), make_sum(1), make_sum(2)
+    sum_vector, sum_element = make_sum(width), make_sum(taken)
     put, read_one, finish_one = (inlined(unroll(f)) for f in (put, read_one, finish_one))
 
     def finish_tile(smem, rank, tile_row, tile_col, is_vector, origin, result):
@@ -240,37 +241,30 @@ def make_store_from_smem(
                     values = plus_vector(values, beta, c, c_start + row * c.row + col, 0)
                     values = finish_vector(values, matrix, row, col, extra)
                     put(address, values, out, out_start + row * out.row + col // taken)
-        elif taken > 1:
-            for pair in range(first, rows * row_pairs, threads):
-                smem_row = rank * rows + pair // row_pairs
-                smem_col: int32 = pair % row_pairs * 2
-                row, col = tile_row + smem_row, tile_col + smem_col
-                if row < m and col < n:
-                    address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
-                    values = sum_pair(address)
-                    at = c_start + row * c.row + col * c.col
-                    values = plus_pair(values, beta, c, at, c.col)
-                    index = row * out.row + col // 2 * out.col
-                    out.data[out_start + index] = finish(values, matrix, row, col, extra)[0]
         else:
             # Neighbouring lanes take neighbouring elements, so misaligned accesses are coalesced
             # too. A thread's loads for all members of a patch are in flight together. Indices are
             # computed where they are used: hoisting reordered the main loop of `tuned`, 3 % slower.
             for patch in range(first, rows // down * patches, threads):
                 smem_row = rank * rows + patch // patches * down
-                smem_col = patch % patches // lanes * across * lanes + patch % lanes
-                row, col = tile_row + smem_row, tile_col + smem_col
-                address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
-                values = ()
+                element = patch % patches // lanes * across * lanes + patch % lanes
+                row, col = tile_row + smem_row, tile_col + element * taken
+                address = smem + smem_row * smem_row_bytes + element * taken * item_bytes
+                sums, operands = (), ()
                 for member in static_range(down * across):
-                    below, right = member // across, member % across * lanes
+                    below, right = member // across, member % across * lanes * taken
                     place = address + below * smem_row_bytes + right * item_bytes
-                    value = read_one(place, row + below, col + right, origin, result)
-                    values = values + (value,)
+                    sums = sums + (read_one(place, row + below, col + right, origin, result),)
+                    # Outside of the result, those of its edge.
+                    inside = min(row + below, m - 1), min(col + right, n - taken)
+                    operands = operands + (read(matrix, inside[0], inside[1], extra),)
                 for member in static_range(down * across):
-                    below, right = member // across, member % across * lanes
+                    below, right = member // across, member % across * lanes * taken
                     place = address + below * smem_row_bytes + right * item_bytes
-                    finish_one(values[member], place, row + below, col + right, origin, result)
+                    finish_one(
+                        sums[member], operands[member], place, row + below, col + right, origin,
+                        result,
+                    )  # fmt: skip
 
     finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:

@@ -48,6 +48,30 @@ def make_free(config: Any) -> Callable[..., Any]:
     return device_function(unroll(free))
 
 
+def make_origins(config: Any, low: int) -> Callable[..., Any]:
+    """Make a device function: (smem, thread) -> descriptors of a and b in the first stage.
+
+    That of a is of the first 64 rows of the thread's warpgroup. `low` is that of
+    `descriptor_halves`.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.unroll import device
+
+    group_bytes = 0 if config.is_pingpong else WARPGROUP_ROWS * ROW_BYTES
+    a_bytes, is_paired = config.tile_m * ROW_BYTES, config.is_paired
+
+    @device
+    def origins(smem, thread):
+        a_at: int32 = (smem + thread // WARPGROUP * group_bytes) // 16
+        b_at: int32 = (smem + a_bytes) // 16
+        if is_paired:  # the bits above those of an address hold the block's rank
+            a_at, b_at = int32(a_at & 0x3FFF), int32(b_at & 0x3FFF)
+        return int32(low + a_at), int32(low + b_at)
+
+    return origins
+
+
 def make_multiply(
     config: Any, dtype: str, a_across: bool, b_across: bool, clears: str = ""
 ) -> Callable[..., Any]:
@@ -95,17 +119,16 @@ def make_add(
 
     kind, items = KINDS[dtype], config.tile_n // 2
     strips, stages, is_pingpong = config.strips, config.stages, config.is_pingpong
-    is_paired, free = config.is_paired, make_free(config)
+    free = make_free(config)
     # Each strip of rows of a in a stage is 64 rows of ROW_BYTES, or a panel.
-    group_bytes = 0 if is_pingpong else WARPGROUP_ROWS * ROW_BYTES
     strip_bytes = config.piece_step * ROW_BYTES  # from a strip of a warpgroup to its next one
-    a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
+    panel_bytes = ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Addresses in descriptors are in units of 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
     stage_bytes, stage_step = config.stage_bytes, config.stage_bytes // 16
     low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
-    after, clears = make_after(config.stages), clear is not None
+    after, clears, origins = make_after(stages), clear is not None, make_origins(config, low)
 
     def multiply_step(acc, a_part, b_part):
         """Issue one step for every strip of rows; the sums of the strips are concatenated."""
@@ -121,11 +144,7 @@ def make_add(
     def add(acc, smem, full, empty, thread, k_tiles, stage, parity, tile):
         member: int32 = thread % WARPGROUP
         group: int32 = thread // WARPGROUP
-        a_desc: int32 = low + (smem + group * group_bytes) // 16
-        b_desc: int32 = low + (smem + a_bytes) // 16
-        if is_paired:  # the bits above those of an address hold the block's rank
-            a_desc = low + ((smem + group * group_bytes) // 16 & 0x3FFF)
-            b_desc = low + ((smem + a_bytes) // 16 & 0x3FFF)
+        a_desc, b_desc = origins(smem, thread)
         previous = stage
         left: int32 = k_tiles
         while left > 0:

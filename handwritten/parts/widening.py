@@ -109,7 +109,7 @@ else:
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
-    from dxgemm.handwritten.parts.intrinsics import inline_ptx
+    from dxgemm.handwritten.parts.intrinsics import computed, inline_ptx
 
     _float, _half = ir.FloatType(), ir.HalfType()
     _int8, _int16, _int32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
@@ -118,61 +118,43 @@ else:
     def _is_nonzero(value):
         return np.uint8(value != 0)
 
-    @intrinsic
-    def _widen_float16(typing_context, bits):
-        def generate(context, builder, sig, args):
-            return builder.fpext(builder.bitcast(args[0], _half), _float)
+    @computed(types.float32, types.uint16)
+    def _widen_float16(builder, bits):
+        return builder.fpext(builder.bitcast(bits, _half), _float)
 
-        return signature(types.float32, types.uint16), generate
+    @computed(types.float32, types.uint16)
+    def _widen_bfloat16(builder, bits):
+        upper = builder.shl(builder.zext(bits, _int32), _int32(16))
+        return builder.bitcast(upper, _float)
 
-    @intrinsic
-    def _widen_bfloat16(typing_context, bits):
-        def generate(context, builder, sig, args):
-            upper = builder.shl(builder.zext(args[0], _int32), _int32(16))
-            return builder.bitcast(upper, _float)
+    @computed(types.float32, types.uint8)
+    def _widen_e5m2(builder, bits):
+        half = builder.shl(builder.zext(bits, _int16), _int16(8))
+        return builder.fpext(builder.bitcast(half, _half), _float)
 
-        return signature(types.float32, types.uint16), generate
+    @computed(types.float32, types.uint8)
+    def _widen_e4m3(builder, bits):
+        word = builder.zext(bits, _int16)
+        size = builder.and_(word, _int16(E4M3_NAN))
+        sign = builder.shl(builder.and_(word, _int16(SIGN)), _int16(8))
+        half = builder.or_(sign, builder.shl(size, _int16(7)))
+        value = builder.fpext(builder.bitcast(half, _half), _float)
+        value = builder.fmul(value, ir.Constant(_float, E4M3_BIAS))
+        is_nan = builder.icmp_unsigned("==", size, _int16(E4M3_NAN))
+        return builder.select(is_nan, ir.Constant(_float, float("nan")), value)
 
-    @intrinsic
-    def _widen_e5m2(typing_context, bits):
-        def generate(context, builder, sig, args):
-            half = builder.shl(builder.zext(args[0], _int16), _int16(8))
-            return builder.fpext(builder.bitcast(half, _half), _float)
+    @computed(types.uint16, types.float32)
+    def _narrow_float16(builder, value):
+        return builder.bitcast(builder.fptrunc(value, _half), _int16)
 
-        return signature(types.float32, types.uint8), generate
-
-    @intrinsic
-    def _widen_e4m3(typing_context, bits):
-        def generate(context, builder, sig, args):
-            word = builder.zext(args[0], _int16)
-            size = builder.and_(word, _int16(E4M3_NAN))
-            sign = builder.shl(builder.and_(word, _int16(SIGN)), _int16(8))
-            half = builder.or_(sign, builder.shl(size, _int16(7)))
-            value = builder.fpext(builder.bitcast(half, _half), _float)
-            value = builder.fmul(value, ir.Constant(_float, E4M3_BIAS))
-            is_nan = builder.icmp_unsigned("==", size, _int16(E4M3_NAN))
-            return builder.select(is_nan, ir.Constant(_float, float("nan")), value)
-
-        return signature(types.float32, types.uint8), generate
-
-    @intrinsic
-    def _narrow_float16(typing_context, value):
-        def generate(context, builder, sig, args):
-            return builder.bitcast(builder.fptrunc(args[0], _half), _int16)
-
-        return signature(types.uint16, types.float32), generate
-
-    @intrinsic
-    def _narrow_bfloat16(typing_context, value):
-        def generate(context, builder, sig, args):
-            bits = builder.bitcast(args[0], _int32)
-            is_odd = builder.and_(builder.lshr(bits, _int32(16)), _int32(1))
-            rounded = builder.add(builder.add(bits, _int32(0x7FFF)), is_odd)
-            upper = builder.trunc(builder.lshr(rounded, _int32(16)), _int16)
-            is_nan = builder.fcmp_unordered("uno", args[0], args[0])
-            return builder.select(is_nan, _int16(BFLOAT16_NAN), upper)
-
-        return signature(types.uint16, types.float32), generate
+    @computed(types.uint16, types.float32)
+    def _narrow_bfloat16(builder, value):
+        bits = builder.bitcast(value, _int32)
+        is_odd = builder.and_(builder.lshr(bits, _int32(16)), _int32(1))
+        rounded = builder.add(builder.add(bits, _int32(0x7FFF)), is_odd)
+        upper = builder.trunc(builder.lshr(rounded, _int32(16)), _int16)
+        is_nan = builder.fcmp_unordered("uno", value, value)
+        return builder.select(is_nan, _int16(BFLOAT16_NAN), upper)
 
     def float8_bits(builder: Any, kind: str, value: Any) -> Any:
         """Code of a float32 in a format of 8 bits, as the low bits of an int32."""
@@ -199,25 +181,19 @@ else:
         return builder.select(is_nan, _int32(FLOAT8_NAN), builder.or_(code, sign))
 
     def _make_narrow_float8(kind: str) -> Any:
-        @intrinsic
-        def narrow(typing_context, value):
-            def generate(context, builder, sig, args):
-                return builder.trunc(float8_bits(builder, kind, args[0]), _int8)
-
-            return signature(types.uint8, types.float32), generate
+        @computed(types.uint8, types.float32)
+        def narrow(builder, value):
+            return builder.trunc(float8_bits(builder, kind, value), _int8)
 
         return narrow
 
-    @intrinsic
-    def _narrow_int8(typing_context, value):
-        def generate(context, builder, sig, args):
-            text = (
-                "{ .reg .s32 whole; cvt.rni.s32.f32 whole, $1; "
-                "max.s32 whole, whole, -128; min.s32 $0, whole, 127; }"
-            )
-            return builder.trunc(inline_ptx(builder, _int32, text, "=r,f", list(args)), _int8)
-
-        return signature(types.int8, types.float32), generate
+    @computed(types.int8, types.float32)
+    def _narrow_int8(builder, value):
+        text = (
+            "{ .reg .s32 whole; cvt.rni.s32.f32 whole, $1; "
+            "max.s32 whole, whole, -128; min.s32 $0, whole, 127; }"
+        )
+        return builder.trunc(inline_ptx(builder, _int32, text, "=r,f", [value]), _int8)
 
     @intrinsic
     def view_as(typing_context, scalar, pointer):

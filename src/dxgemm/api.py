@@ -54,83 +54,50 @@ def gemm(
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
 
     Args:
-        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2,
-            complex64, complex128, bool, or integers of 8 to 64 bits, any strides. An array of CuPy,
-            NumPy, torch or numba, or any object with `__dlpack__` or `__cuda_array_interface__`.
-        b: (k, n) or (batch, k, n), dtype of a, or the other one of float8, or of integers up to 32
-            bits the one of the other sign; or a `PreparedOperand` from `dxgemm.prepare`.
-        c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, it is overwritten
-            and never read. (`dxgemm.torch.gemm` and `dxgemm.jax.gemm` only read their c, and add
-            it by default.) Its dtype is that of a; float16 and bfloat16 also allow float32.
-            float8 requires bfloat16, which a new result has, float16 or float32, or with beta 0
-            float8.
-            Integers of 8 and 16 bits require 32 or 64 bits, those of 32 bits allow 64, and bool
-            allows int32. None allocates the result in a's library, in int32 for integers of 8 and
-            16 bits and else in a's dtype. Operands that are only read are broadcast over the batch
-            if they are 2-D or have a batch of one.
-        alpha, beta: numbers on the host: real ones, for integers such that fit the result, for
-            complex operands complex ones too.
-        out: (m, n) or (batch, m, n), dtype of c. It receives the result instead of c, which is then
-            only read, and may be read-only or broadcast. With an epilogue that takes pairs of
-            columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
-        epilogue: functions applied to each element before it is written, in the same kernel: see
-            `dxgemm.epilogue`. Of complex sums it may make real numbers, which need out if there is
-            c. With beta 0 it may convert the int32 sums of integers of 8 and 16 bits to float32,
-            float16 or bfloat16, and those of the same, float16 and bfloat16 to int8 (rounded to
-            nearest, ties to even, and clamped; NaN becomes 0), and of 16-bit floats to float8
-            (saturated; NaN stays NaN): out has that dtype. Other integers take reductions alone, of
-            results in int32 or int64. It may end in a reduction, or be one alone: see
-            `dxgemm.reductions`. Then c is only read, and the matrix is stored only if out is
-            passed.
-        inner: function in the place of the multiply-add: see `dxgemm.inner` and `dxgemm.inners`.
-            alpha and beta are for functions that sum. With other ways of adding, alpha is 1, and
-            beta is 0, or 1 to add c in the same way. For real operands, without a precision.
-        implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
-            (name, config, slices), where config may be its text and slices is the number of split-K
-            slices, selects exactly that kernel.
-        precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
-            of inputs rounded to TF32's eleven significant bits; sums stay float32. "emulated", for
-            float32, splits each number into two float16 parts and sums the products of the parts
-            in float32; each product is within 2**-20 |A| |B| of the exact one. For float64,
-            "emulated" rounds the operands to integers and multiplies these exactly by int8
-            residues (Ozaki scheme II), with as many moduli as keep 53 bits; "emulated14" uses
-            fourteen. A validity check on the GPU finds operands for which the bound on the error,
-            which `explain` states, does not hold; these are multiplied in the dtype's own
-            arithmetic. "fast", for float8, permits sums of all products in the tensor core, which
-            keeps about 14 bits of them; else it sums 128 products, and float32 their sums. "3m",
-            for complex dtypes only, permits three real products in the place of four: the smaller
-            of the result's two parts keeps fewer digits. What is permitted is computed where it is
-            predicted to be quicker; with a named kernel, always.
-        batch_invariant: True gives each row of the result the same bits, however many rows and
-            matrices there are. It excludes reductions, split-K with a workspace, "cublas", and the
-            emulated kernels, which check the values of all rows together.
-        mask: block mask of the result, bool or uint8, C-contiguous, where a and b are, of shape
-            (ceil(m / 128), ceil(n / 128)), or with 64 in place of 128. Blocks of the result with 0
-            there are neither computed nor written; they keep their bits, and are not set in a new
-            array. All matrices of a batch share it. Kernels read it, in the order of the stream.
-            It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
-        conjugate: "a", "b" or "ab" to multiply the conjugates of these operands; they are not
-            copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
-        triangular: triangles of a and of b: "lower", "upper", "unit lower", "unit upper", or None
-            for a full operand; such as ("lower", None). The product is that of `numpy.tril(a)` or
-            `numpy.triu(a)`: the other elements count as 0, and whatever is there, NaN included,
-            never shows. Of a "unit" operand the diagonal counts as ones, and is not used either.
-            Matrices need not be square. It excludes inner.
-        scale_a, scale_b: scales of float8 operands, by which their elements count as multiplied.
-            Numbers, which alpha is multiplied by; or float32 arrays where the operands are: of one
-            element; (m,) or (m, 1) for rows of a, (n,) or (1, n) for columns of b; or, both of
-            them, for blocks of 128 k: (m, ceil(k / 128)) or (ceil(m / 128), ceil(k / 128)) for a,
-            (ceil(k / 128), n) or (ceil(k / 128), ceil(n / 128)) for b. With a batch, matrices of
-            scales may be one for each matrix. Arrays may have any strides. With c, arrays come in
-            pairs.
-        scale_out: scale of a result of float8, a number or a float32 array of one element: what the
-            epilogue makes is multiplied by it before it is rounded.
-        modulus: number from 2 to 2**31 - 1 modulo which a result of integers is taken: it is in
-            [0, modulus). Operands, alpha, beta and c are any integers, negative ones included. The
-            result's dtype is as without it. It excludes epilogues but for a reduction alone, masks
-            and inner functions.
-        stream: where to launch; None for the current stream of the library of out, c or a. With a
-            stream given, the caller orders it against other streams.
+        a: (m, k) or (batch, m, k), any strides: an array of CuPy, NumPy, torch or numba, or any
+            object with `__dlpack__` or `__cuda_array_interface__`. float16, bfloat16, float32,
+            float64, float8_e4m3fn, float8_e5m2, complex64, complex128, bool, integers of 8 to 64
+            bits.
+        b: (k, n) or (batch, k, n), dtype of a, or the other float8, or integers of up to 32 bits of
+            the other sign; or a `PreparedOperand`.
+        c: (m, n) or (batch, m, n), updated in place; with beta 0, the default, overwritten and
+            never read. (`dxgemm.torch.gemm` and `dxgemm.jax.gemm` only read their c, and add it by
+            default.) Dtype of a; also float32 after half precision, int32 after bool, 64 bits after
+            32. Integers of 8 and 16 bits require 32 or 64 bits, float8 requires bfloat16, float16,
+            float32 or, with beta 0, float8. None allocates the result in a's library, in the first
+            of these. Operands that are only read are broadcast over the batch.
+        alpha, beta: numbers on the host: real, integers that fit an integer result, or complex.
+        out: like c. It receives the result, and c is only read. It may have n / 2 columns: see
+            `dxgemm.epilogue`.
+        epilogue: functions of each element, applied in the kernel, with at most one reduction at
+            the end: see `dxgemm.epilogue` and `dxgemm.reductions`. A reduced matrix is stored only
+            if out is passed. Real results of complex sums need out. With beta 0, out may be
+            float32, float16 or bfloat16 after integers of 8 and 16 bits, int8 after these and half
+            precision (rounded to even, clamped; NaN becomes 0), float8 after 16-bit floats.
+        inner: function in place of the multiply-add: see `dxgemm.inner`. If it does not sum, alpha
+            is 1 and beta 0, or 1 to add c in the same way.
+        implementation: None to choose among dxgemm's own kernels; a name, (name, config) or
+            (name, config, split-K slices) for exactly that one.
+        precision: what the call permits, where it is predicted to be faster: "tf32" for float32,
+            "emulated" for float32 and float64, "emulated2" to "emulated20" (moduli) for float64,
+            "fast" for float8 (sums of about 14 bits), "3m" for complex. The page Precision has the
+            bounds. None for the dtype's own arithmetic.
+        batch_invariant: True gives a row of the result the same bits for any number of rows and
+            matrices. Without reductions, split-K with a workspace, "cublas", "emulated".
+        mask: block mask, bool or uint8, C-contiguous, (ceil(m / 128), ceil(n / 128)), or with 64
+            for 128. Blocks with 0 are neither computed nor written. All matrices of a batch share
+            it. Without reductions, epilogues of pairs, batch_invariant, "emulated", complex dtypes.
+        conjugate: "a", "b" or "ab": operands that are conjugated, without a copy. torch's lazy
+            `x.conj()` is recognised without it.
+        triangular: triangles of a and b, "lower", "upper", "unit lower", "unit upper" or None, such
+            as ("lower", None). The rest counts as 0, whatever it holds. Without inner.
+        scale_a, scale_b, scale_out: numbers, or float32 arrays, that float8 operands and results
+            are multiplied by: one element; (m,) or (m, 1), and (n,) or (1, n); or both for blocks
+            of 128 k, (m, ceil(k / 128)) or (ceil(m / 128), ceil(k / 128)) for a. The page FP8 has
+            all shapes.
+        modulus: from 2 to 2**31 - 1: the result of integers is in [0, modulus).
+        stream: where to launch, ordered by the caller; None for the current stream of the library
+            of out, c or a.
 
     Returns:
         out, or c, or the new array; with a reduction, the results of the reduction.
@@ -138,27 +105,14 @@ def gemm(
     Raises:
         DxgemmError: a subclass that is also a TypeError, ValueError, RuntimeError or ImportError,
             before anything is launched or written; see `dxgemm.errors`.
-        LaunchError: the driver refused the launch or a copy, or the stream is under capture and
-            the kernel is not loaded yet.
+        LaunchError: the driver refused the launch or a copy.
 
     Notes:
-        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c, or the
-        identity of `inner`. alpha == 0 with beta == 1 in place leaves every bit of c. Empty results
-        launch nothing.
-        float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
-        result is rounded once. Integers are multiplied, summed and scaled exactly, modulo 2**n for
-        a result of n bits; of bool, it is stored whether a sum is not 0.
-        Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
-        twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
-        workspace of twice its bytes. They take no mask.
-        Of a triangular operand, kernels multiply the part of k that a tile needs: half of it, or of
-        two triangles a third or a sixth. They read it where it lies (`wgmma`), or a copy in a
-        workspace, with zeros beside its diagonal. Products with these zeros are skipped or not:
-        where the other operand has NaN or infinities, rows and columns that meet it as 0 * NaN may
-        be NaN or not.
-        Asynchronous for device operands: the host is never synchronised. Operands of several
-        libraries are ordered against each other by events. NumPy operands are copied to the GPU and
-        the result back; such a call returns when the result has arrived.
+        beta == 0 never reads c; alpha == 0 never reads a and b; k == 0 gives beta * c, or the
+        identity of `inner`. Half precision is summed and scaled in float32 and rounded once,
+        integers wrap modulo 2**n.
+        The call returns at once for operands on the GPU. NumPy operands are copied to the GPU, and
+        the call returns when the result is back. The page Semantics has all rules.
     """
     try:
         if scale_a is not None or scale_b is not None or scale_out is not None:
@@ -195,29 +149,25 @@ def gemm_symmetric(
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
 
-    Of complex matrices C = alpha * A @ A.conj().T + beta * C, which is Hermitian.
-
-    With b, C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than the time of one of the
-    two products.
+    The result of a complex matrix is Hermitian: C = alpha * A @ A.conj().T + beta * C. With b, it
+    is C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than the time of one product.
 
     Args:
         a: (n, k) or (batch, n, k), as `gemm` takes it.
-        b: of the shape and dtype of a; None for a itself, once. Not with complex matrices, of which
-            there is one, no batch.
+        b: of the shape and dtype of a; not for complex matrices, of which there is no batch either.
         c: (n, n) or (batch, n, n), updated in place; None allocates the result in a's library. Each
-            element is read where it is written, so that the result is symmetric if c is.
+            element is read where it is written, so the result is symmetric if c is.
         alpha, beta: as `gemm` takes them, but real ones.
-        transpose: True for A.T @ A (A.conj().T @ A), or A.T @ B + B.T @ A, for (k, n) or a batch.
+        transpose: True for A.T @ A (A.conj().T @ A), or A.T @ B + B.T @ A, of (k, n) or a batch.
         triangle: "both" writes the whole result, with equal bits on both sides of the diagonal.
             "lower" and "upper" read and write this triangle of c and out alone, with the diagonal;
-            the other one keeps its bits, and is not set in a new array.
+            the other one keeps its bits, and is uninitialised in a new array.
         out: (n, n) or (batch, n, n). It receives the result instead of c.
-        epilogue: functions applied to each element that is written, as `gemm` has them; each of the
-            two elements that share a sum gets its own row and column. No reductions, and none that
-            takes pairs of columns.
+        epilogue: functions of each element that is written, with its own row and column. No
+            reductions or pairs of columns.
         inner: as `gemm` takes it, declared symmetric and without b.
         scale_a: scales of float8, without b: a number, or with beta 0 an array of one element or
-            of the rows of the left operand: a, or with transpose a.T. The right one has the same.
+            one per row of the left operand. The right operand has the same.
         implementation, precision, modulus, stream: as `gemm` takes them. A named kernel that cannot
             compute half the tiles computes all of them, and another one writes the triangles.
 
@@ -227,29 +177,24 @@ def gemm_symmetric(
     Raises:
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
-        UnsupportedProblemError: the epilogue makes no square matrix of the result, or b with a
-            modulus, or a batch or b of complex matrices, is wanted.
+        UnsupportedProblemError: the epilogue makes no square matrix, or b goes with a modulus or
+            with complex matrices, or these are a batch.
 
     Notes:
-        Tiles on one side of the diagonal are computed, and stored on both. Where computing all of
-        them is quicker, as for small results, that is done. `gemm(a, a.T)` of one matrix does the
-        same by itself if beta is 0, there is no epilogue and no implementation is named, for arrays
-        that begin at the same address; its two triangles may differ in their last bits where it
-        computes both. With b, one product is left in a workspace, and another kernel adds both
-        sides of its diagonal. A Hermitian result is made of two such real products; imaginary parts
-        on its diagonal are 0, whatever those of c are.
+        Tiles on one side of the diagonal are computed and stored on both sides, or all tiles where
+        that is predicted to be faster. `gemm(a, a.T)` of one matrix does the same if beta is 0 and
+        there is no epilogue and no named kernel. With b, one product goes to a workspace, and
+        another kernel adds its transpose. The imaginary parts of a Hermitian result's diagonal are
+        0, whatever those of c are.
     """
     try:
-        symmetry = _symmetry(b, triangle, transpose)
-        other = a if b is None else b
-        if scale_a is not None:
-            target = c if out is None else out
-            alpha, epilogue = with_symmetric_scale(
-                a, b, target, alpha, beta, epilogue, scale_a, transpose
-            )
-        arithmetic = precision if modulus is None else with_modulus(modulus, precision)
-        options = epilogue, inner, implementation, arithmetic, False, None, "", None, stream
-        return run(prepare(a, other, c, alpha, beta, out, options, symmetry))
+        operands = a, a if b is None else b, c, alpha, beta
+        prepared = _prepared(
+            _symmetry(b, triangle, transpose), False, *operands, out=out, epilogue=epilogue,
+            inner=inner, implementation=implementation, precision=precision, scale_a=scale_a,
+            modulus=modulus, stream=stream,
+        )  # fmt: skip
+        return run(prepared)
     except DxgemmError as error:
         error.name_call("gemm_symmetric")
         raise
@@ -285,9 +230,9 @@ def matmul(
             against each other.
         out: the array to write, of the result's shape; None to allocate one in a's library.
         epilogue: as `gemm` takes it. Vectors are (..., n) and (..., m), with one element where the
-            dimension is left out of the result. Matrices and outputs have the shape of the result.
-            Leading dimensions of arrays that are read broadcast to those of the result. Reductions
-            are for a and b of two or three dimensions.
+            dimension is left out of the result; matrices and outputs have the result's shape.
+            Leading dimensions of arrays that are read broadcast. Reductions are for a and b of two
+            or three dimensions.
         alpha, inner, implementation, precision, batch_invariant, conjugate, triangular, modulus,
             stream: as `gemm` takes them. Vectors are not triangular.
 
@@ -299,9 +244,8 @@ def matmul(
         DxgemmError: any error of `gemm`, before anything is launched or written.
 
     Notes:
-        Nothing is copied. One launch computes all matrices of a batch whose dimensions lie evenly
-        in a, b, the result and the epilogue's arrays, as those of contiguous arrays do. Otherwise
-        there is a launch for each index of the dimensions that do not.
+        Nothing is copied. Dimensions of a batch with common strides, as those of contiguous arrays,
+        take one launch. Each index of the other dimensions takes a launch of its own.
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, inner=inner, implementation=implementation, precision=precision,

@@ -32,8 +32,9 @@ def einsum(
         out: the array to write, of the result's shape; None to return a new one.
         alpha, beta: as `gemm` takes them; beta scales out.
         epilogue: as `gemm` takes it, without reductions or pairs, applied by the last product. Its
-            rows are the labels of the result that the first operand of that product has, its
-            columns those of the second, its batch those of both; `explain_einsum` shows them.
+            rows are the labels of the result that the first operand has, its columns those of the
+            second, its batch those of both. More than two operands end in a product of two, which
+            `explain_einsum` shows: of these, the one whose labels come first has the rows.
         implementation, precision, batch_invariant: as `gemm` takes them, for each product.
 
     Returns:
@@ -55,7 +56,7 @@ def einsum(
         call = einsum_call(subscripts, operands, out, epilogue, beta)
         return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
-        error.name_call("einsum")
+        error.name_call("einsum", c="out")
         raise
 
 
@@ -91,7 +92,7 @@ def tensordot(
         call = tensordot_call(a, b, axes, out, epilogue, beta)
         return call.run(alpha, beta, epilogue, (implementation, precision, batch_invariant))
     except DxgemmError as error:
-        error.name_call("tensordot")
+        error.name_call("tensordot", c="out")
         raise
 
 

@@ -33,39 +33,35 @@ def gemm_grouped(
 ) -> Any:
     """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
 
-    The problems are lists of arrays, or the parts of one array that `offsets` tells apart.
+    The problems are lists of arrays, or the parts of one array that `offsets` separates.
 
     Args:
-        a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
-            float32, float64, float16, bfloat16 or float8; without offsets also complex64,
+        a: a list or tuple of arrays (m, k), any strides, of any library that `gemm` takes, of one
+            dtype: float32, float64, float16, bfloat16 or float8; without offsets also complex64,
             complex128, bool or integers. Sizes may differ from problem to problem.
         b: list of the same length; each array (k, n) for the k of its a.
-        c: list of the same length; each array (m, n), all in the dtype of a or, after half
-            precision, all float32; after integers and bool, all in one that `gemm` allows. Updated
-            in place; None to allocate each result in the library of its a, as `gemm` does.
+        c: list of the same length; each array (m, n), all of one dtype that `gemm` allows. Updated
+            in place; None to allocate each result in the library of its a.
         alpha, beta: numbers on the host as `gemm` takes them, one for all problems or one for each.
         out: list of the same length; each array receives its result instead of c, which is then
             only read.
-        offsets: (groups,), int32 or int64, where the operands are: the last index of each problem
-            plus one, as in torch's grouped product. Then a, b, c and out are one array each, alpha
-            and beta one number each, and offsets share out one dimension: rows, for a (total, k),
-            b (groups, k, n) and a result (total, n); columns, for (groups, m, k), (k, total) and
-            (m, total); or the inner one, for (m, total), (total, n) and (groups, m, n).
-        rows: (total,), int32 or int64, where the operands are, with groups of rows: a has any
-            number of rows, and row i of the result is made of row rows[i] of a. Indices outside of
-            a count as the nearest row. The GPU copies the rows into a workspace first.
-        out_rows: (total,), int32 or int64, where the operands are, with groups of rows: row i of
-            the result is stored in row out_rows[i] of out, which has any number of rows and must be
-            given. Other rows of out stay as they are; indices outside of out store nothing; where
-            an index repeats, elements of any of its rows stay. c is read at row i. The GPU computes
-            the result in a workspace first.
-        epilogue: with offsets, functions applied to the result, as `gemm` has them but for
-            reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
-            groups of rows; with groups of the inner dimension, any array may be that of a batch.
+        offsets: (groups,), int32 or int64, on the device of the operands: the last index of each
+            problem plus one. Then a, b, c and out are one array each, alpha and beta one number
+            each, and offsets divide one dimension: rows, for a (total, k), b (groups, k, n) and a
+            result (total, n); columns, for (groups, m, k), (k, total) and (m, total); or the inner
+            one, for (m, total), (total, n) and (groups, m, n).
+        rows: (total,), int32 or int64, with groups of rows: row i of the result is made of row
+            rows[i] of a, which has any number of rows. Indices out of range are clamped.
+        out_rows: (total,), int32 or int64, with groups of rows: row i of the result is stored in
+            row out_rows[i] of out, which has any number of rows; c is read at row i. Other rows of
+            out keep their values, and indices out of range store nothing. Of rows with one index,
+            any may be stored.
+        epilogue: with offsets, functions as `gemm` takes them, without reductions. Arrays belong to
+            the whole result. A row vector may be (groups, n) with groups of rows; with groups of
+            the inner dimension, any array may be that of a batch.
         scale_a, scale_b, scale_out: as `gemm` takes them, one for all problems, or a list of one
-            for each. With offsets, scales of the rows (columns) that are shared out are those of
-            all of them, in the order of `rows` if there are indices, and blocks of 128 k are of
-            single ones; scales of the other operand may be (groups, ...), a matrix for each.
+            for each. With offsets, scales of the divided rows (columns) are those of all of them,
+            in the order of `rows`, and the other operand may have (groups, ...), a matrix for each.
         modulus: as `gemm` takes it, for lists.
         stream: where to launch; None for the current stream of the library of the first result.
 
@@ -77,24 +73,18 @@ def gemm_grouped(
         DxgemmError: any error of `gemm`, with the problem's index, before anything is launched or
             written.
         LaunchError: the driver refused the launch or a copy, or the stream is under capture.
+        UnsupportedProblemError: an epilogue, or a GPU before Ampere, for which the page "Batches
+            and groups" has no kernel.
 
     Notes:
-        Each problem follows the rules of `gemm`: beta == 0 never reads c, alpha == 0 never reads a
-        and b, k == 0 gives beta * c. Empty problems are skipped.
-        No result may share elements with another result, or with an operand of any problem; results
-        are computed in no order. Operands that are only read may be the same.
-        The table of the problems is built on the host at each call and uploaded on the stream; the
-        host does not wait. `plan_grouped` builds and uploads the table once.
-        Problems run one after the other if an operand is in host memory, in complex dtypes, of
-        integers and of float8, on the simulator, and on GPUs before Ampere.
-        With offsets the table is made on the device: the host reads nothing, does not wait, and the
-        call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
-        beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
-        the arrays is read or written. They need Ampere or later, or operands in host memory; those
-        of float8 need Hopper, and groups of rows or columns.
-        Epilogues need half precision on Hopper, groups of rows or of the inner dimension, k > 0,
-        and operands as TMA takes them; or operands in host memory. Otherwise an
-        `UnsupportedProblemError` gives the reason.
+        Each problem follows the rules of `gemm`. Empty problems are skipped. No result may share
+        elements with another result, or with an operand of any problem.
+        The host builds the table of the problems in each call; `plan_grouped` builds it once.
+        Problems run one after the other if an operand is in host memory, for complex dtypes,
+        integers and float8, on the simulator, and on GPUs before Ampere.
+        With offsets the GPU makes the table: the host reads nothing and does not wait, and a CUDA
+        graph can capture the call. Offsets must not decrease; wrong ones give wrong results, but no
+        access out of bounds. Rows of the result beyond the last offset keep their values.
     """
     group = _group(
         a, b, c, alpha, beta, out=out, offsets=offsets, rows=rows, out_rows=out_rows,

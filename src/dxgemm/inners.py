@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from dxgemm.epilogues.elementary import pair_max, pair_min, pair_sum
 from dxgemm.epilogues.inner_function import inner
 
 __all__ = [
@@ -19,7 +20,9 @@ __all__ = [
     "logsumexp",
     "max_min",
     "max_plus",
+    "max_plus_int16",
     "min_plus",
+    "min_plus_int16",
     "squared_euclidean",
 ]
 
@@ -69,6 +72,40 @@ def min_plus(x, y):
 def max_plus(x, y):
     """Largest x + y: a step of longest paths, or of Viterbi's on logarithms of probabilities."""
     return x + y
+
+
+def _smaller_half(total):
+    low, high = ((total & 0xFFFF) ^ 0x8000) - 0x8000, total >> 16
+    return low if low < high else high
+
+
+def _larger_half(total):
+    low, high = ((total & 0xFFFF) ^ 0x8000) - 0x8000, total >> 16
+    return low if low > high else high
+
+
+def _smaller(total, pair):
+    return pair_min(total, pair)
+
+
+def _larger(total, pair):
+    return pair_max(total, pair)
+
+
+@inner(add=_smaller, identity=0x7FFF7FFF, finish=_smaller_half, symmetric=True)
+def min_plus_int16(x, y):
+    """`min_plus` of int16, two at a time: sums wrap around, and the result is int32, in `out`.
+
+    Operands are int32, each a pair of int16 that are neighbours along k: `a.view("int32")` for
+    rows of a, and `b.T.view("int32").T` for columns of b that are contiguous.
+    """
+    return pair_sum(x, y)
+
+
+@inner(add=_larger, identity=-0x7FFF8000, finish=_larger_half, symmetric=True)
+def max_plus_int16(x, y):
+    """`max_plus` of int16, two at a time, as `min_plus_int16` takes them."""
+    return pair_sum(x, y)
 
 
 @inner(add="max", symmetric=True)

@@ -147,7 +147,7 @@ def lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -
     if not computation.copies:
         return program
     is_whole = not candidate.skips_zeros(computation.product)
-    return lower_clean_copies(computation.copies, program, is_whole)
+    return lower_clean_copies(computation.copies, program, candidate, is_whole)
 
 
 def _lower(computation: Computation, candidate: Candidate, device: DeviceFacts) -> Program:

@@ -26,7 +26,7 @@ from dxgemm.problem.complex_form import (
 )
 from dxgemm.problem.problem import EXCHANGE, Problem
 
-# Kernels that read complex elements as they lie: that for batches of small matrices and, by dtype,
+# Kernels that read complex elements in place: that for batches of small matrices and, by dtype,
 # those for larger ones.
 DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
 SMALL = "complex_batch"
@@ -96,7 +96,7 @@ def form_of_problem(
 ) -> ComplexForm:
     """Form in which a complex problem is computed: `direct_form` or `real_form`.
 
-    Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone. What a
+    Rows keep their bits, and cuBLAS writes the result in place, in one form alone. What a
     precision permits is computed where it is predicted to be quicker than the dtype's own
     arithmetic.
 
@@ -106,7 +106,7 @@ def form_of_problem(
     is_invariant = isinstance(implementation, BatchInvariant)
     asked = implementation.implementation if is_invariant else implementation
     name = None if asked is None else asked_kernel(asked)[0].name
-    if name in DIRECT:
+    if name in DIRECT or problem.inner is not None:
         if problem.triangle:
             raise UnsupportedProblemError(
                 f"gemm_symmetric: implementation {name!r} cannot compute this: a Hermitian "
@@ -134,7 +134,7 @@ def _predicted_us(device: DeviceFacts, form: ComplexForm) -> float:
 
 
 def _is_direct(problem: Problem, arch: str) -> bool:
-    """True if the automatic choice is among the kernels that read complex elements as they lie."""
+    """True if the automatic choice is among the kernels that read complex elements in place."""
     if problem.precision is not None or problem.triangle:
         return False
     # With few rows of complex128, the blocks of a cluster share k: no kernel is quicker. Nor is one

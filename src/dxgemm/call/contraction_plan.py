@@ -170,6 +170,11 @@ def plan_steps(
                 }
                 own = dict.fromkeys(label for slot in pair for label in terms[slot])
                 kept = [label for label in own if label in later or label in result]
+            elif in_order and count > 2:
+                # An epilogue's rows come first in the result, whichever order the path found.
+                apart = (x for x in result if (x in terms[left]) != (x in terms[other]))
+                if next(apart, None) in terms[other]:
+                    pair = pair[::-1]
             left = planner.contract(
                 pair, kept, is_last=is_last, in_order=in_order, may_swap=may_swap
             )

@@ -24,6 +24,7 @@ from dxgemm.call.contraction_plan import (
     plan_steps,
     sizes_of,
 )
+from dxgemm.call.factors import number
 from dxgemm.call.operand import inspected
 from dxgemm.call.prepare import prepare, run
 from dxgemm.epilogues.chain import bound_epilogue
@@ -34,6 +35,7 @@ from dxgemm.errors import (
     ShapeError,
     UnsupportedProblemError,
     marked,
+    named_in_errors,
     shown,
 )
 from dxgemm.gpu.status import simulator_enabled
@@ -182,10 +184,12 @@ def _multiply_in_turn(
     return slots[out.slot][0]
 
 
+@named_in_errors("transpose")
 def transpose(a: Any, axes: Sequence[int]) -> Any:
     """View of an array with its dimensions in another order, as opt_einsum asks its backends for.
 
     Raises:
+        ShapeError: axes is no permutation of the array's dimensions.
         UnsupportedProblemError: the array is of a library that has no views here.
     """
     operand = inspected("a", a, None)
@@ -194,7 +198,17 @@ def transpose(a: Any, axes: Sequence[int]) -> Any:
             f"transpose: a {type(a).__name__} has no views here; call its library's transpose."
         )
     layout = operand.layout
-    shape, strides = (tuple(own[axis] for axis in axes) for own in (layout.shape, layout.strides))
+    places = range(len(layout.shape))
+    try:
+        order = [places[axis] for axis in axes]
+    except Exception:  # of no list of integers, or of one beyond the dimensions
+        order = []
+    if sorted(order) != [*places]:
+        raise ShapeError(
+            f"transpose: axes are {shown(axes)}, but a is {layout.shape}; pass each of its "
+            "dimensions once."
+        )
+    shape, strides = (tuple(own[axis] for axis in order) for own in (layout.shape, layout.strides))
     return operand.library.view(operand.array, (), shape, strides)
 
 
@@ -253,7 +267,7 @@ def _call(labels: str | Axes, slots: list[Slot], out: Any, epilogue: Any, beta: 
     has_out = out is not None
     if has_out:
         slots.append(_slot("out", out, out))
-    elif beta:
+    elif number("beta", beta):
         raise MissingOperandError("einsum: beta is not zero but there is no out to scale.")
     key = labels, has_out, epilogue is None, *[part for slot in slots for part in slot[1::2]]
     plan = plans.get(key)
@@ -337,7 +351,7 @@ def _checked_axes(axes: Any, *ndims: int) -> Axes:
         left, right = (tuple(map(index, own)) for own in both)
         if any(not -ndim <= axis < ndim for own, ndim in zip((left, right), ndims) for axis in own):
             raise IndexError
-    except (TypeError, ValueError, IndexError):
+    except Exception:  # whatever axes that are none raise
         raise ShapeError(
             f"tensordot: axes are {shown(axes)}, but a has {ndims[0]} dimensions and b has "
             f"{ndims[1]}; pass a number of axes, or a pair of lists of axes that there are."
@@ -373,7 +387,7 @@ def _parsed(text: str, shapes: tuple[tuple[int, ...], ...]) -> Subscripts:
     stand_ins = [np.broadcast_to(np.float32(0), shape) for shape in shapes]
     try:
         path, _ = np.einsum_path(text, *stand_ins, optimize="greedy")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:  # IndexError: of no subscripts at all
         raise ShapeError(f"einsum: {error}") from None
     inputs, arrow, output = text.partition("->")
     unused = [letter for letter in ascii_letters if letter not in text]

@@ -22,6 +22,7 @@ from dxgemm.errors import (
 )
 from dxgemm.handwritten.parts.block_scales import BLOCK_K
 from dxgemm.handwritten.parts.operands import FLOAT8_KINDS
+from dxgemm.handwritten.parts.reduction import FEW_VALUES
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, PRODUCT_BITS, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
@@ -88,9 +89,11 @@ def refuse_with_inner(
         triangle, adds_transpose: as `Asked` has them.
         arch: architecture of the GPU.
     """
-    reason = ""
-    if dtype in COMPLEX_PARTS:
-        reason = f"its operands are real numbers, not {dtype}; compute real and imaginary parts"
+    reason, is_complex = "", dtype in COMPLEX_PARTS
+    if is_complex and not inner.takes_factors:
+        reason = f'totals of {dtype}, which has no order, are sums; pass add="sum"'
+    elif is_complex and triangle not in ("", "either"):
+        reason = f"a Hermitian result of {dtype} is one of products; call gemm(a, a.T)"
     elif precision is not None:
         reason = f"precision={precision!r} is one of products; leave it out"
     elif dtype in PRODUCT_BITS and not inner.begins_whole:
@@ -212,7 +215,10 @@ def fuse(
         return changed(problem, epilogue=fusion), tuple(enumerate(strides))
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
     fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
-    problem = changed(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
+    must_fuse = shape.reduction.fused
+    if must_fuse is None and reduction.count > FEW_VALUES and reduction.axis != 0:
+        must_fuse = False  # a kernel of its own selects them faster
+    problem = changed(problem, epilogue=fusion, must_fuse=must_fuse)
     return problem, tuple(enumerate(strides))
 
 
@@ -283,8 +289,8 @@ def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
     Raises:
         UnsupportedProblemError: the operands are bool, or have 32 or 64 bits, or there is a
             modulus; and there are functions, a mask, or results that are not reduced. An inner
-            function takes int32 and int64, with a mask at most, and int32 with a reduction too. Or
-            what is reduced is bool or unsigned.
+            function takes int32 and int64, with a mask at most, and int32 with its `finish` or a
+            reduction too. Or what is reduced is bool or unsigned.
     """
     is_stored_as_is, is_reduced = not shape.has_functions, shape.reduction is not None
     if is_reduced and problem.is_integer and is_stored_as_is and problem.out_dtype not in INTEGERS:
@@ -292,9 +298,11 @@ def refuse_integers(problem: Problem, shape: BoundEpilogue) -> None:
             f"gemm: {shape.reduction} is of {' and '.join(INTEGERS)}, not {problem.out_dtype}; "
             "reduce the result in a second step."
         )
-    is_alone = shape.inner and is_stored_as_is and not problem.modulus
-    is_wide = problem.dtype == "int64" and not is_reduced
-    if is_alone and (problem.dtype == "int32" or is_wide):
+    is_alone = shape.inner and not problem.modulus
+    finished = len(shape.inner.chain.stages) if is_alone else 0
+    is_wide = problem.dtype == "int64" and is_stored_as_is and not is_reduced
+    is_whole = problem.dtype == "int32" and len(shape.stages) - shape.is_masked <= finished
+    if is_alone and (is_whole or is_wide):
         return
     if PRODUCT_BITS.get(problem.dtype, 8) in (8, 16) and not problem.modulus:
         return

@@ -93,24 +93,28 @@ def check_fit(name: str, value: float, route: Route) -> None:
 
 
 def integer(name: str, value: float, route: Route) -> int:
-    """Convert alpha or beta of a product of integers; int64 stands for uint64 modulo 2**64."""
+    """Convert alpha or beta of integers; int64 stands for uint64, and residues for a modulus."""
     if type(value) is float and not value.is_integer():
         raise _no_integer(name, value, route.resolved.problem)
-    whole = int(value)
+    whole, modulus = int(value), route.resolved.problem.modulus
+    if modulus:
+        return whole % modulus
     return whole - 2**64 if whole >= 2**63 else whole
 
 
 def refuse_no_integer(name: str, value: float, problem: Problem) -> None:
     """Refuse a factor of integers that is no integer, or does not fit the result."""
     least, largest = scalar_range(problem)
-    if not (least <= value <= largest and value == int(value)):
+    if not (least <= value <= largest and math.isfinite(value) and value == int(value)):
         raise _no_integer(name, value, problem)
 
 
 def _no_integer(name: str, value: float, problem: Problem) -> ScalarError:
     least, largest = scalar_range(problem)
+    scaled, limits = f"as {problem.out_dtype}", f" from {least} to {largest}"
+    if problem.modulus:
+        scaled, limits = f"modulo {problem.modulus}", ""
     return ScalarError(
-        f"gemm: <{name}> is {value}, but {problem.dtype} products are summed and scaled as "
-        f"{problem.out_dtype}; pass an integer from {least} to {largest}, or operands of a "
-        "floating-point dtype."
+        f"gemm: <{name}> is {value}, but {problem.dtype} products are summed and scaled "
+        f"{scaled}; pass an integer{limits}, or operands of a floating-point dtype."
     )

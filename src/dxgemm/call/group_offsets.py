@@ -308,7 +308,7 @@ def _check_shapes(
     batched = {"m": b, "n": a}.get(shared)
     if batched is not None and batched[0] != count:
         name = "b" if batched is b else "a"
-        raise ShapeError(f"{name} is {batched}, but offsets has {count} elements, one a group.")
+        raise ShapeError(f"{name} is {batched}, but offsets has {count} elements, one per group.")
     if takes_pairs and shared == "n":
         raise UnsupportedProblemError(
             "the epilogue takes pairs of columns, which groups of columns may tear apart; exchange "

@@ -1,7 +1,8 @@
 """`matmul`: products of the shapes that `numpy.matmul` takes, by calls of `gemm`.
 
-A vector becomes a matrix of one row or one column. Neighbouring dimensions of the batch that lie
-evenly in all operands are merged. The largest is the batch of a launch, the others are looped over.
+A vector becomes a matrix of one row or one column. Neighbouring dimensions of the batch that
+have a common stride in all operands are merged. The largest is the batch of a launch, the others
+are looped over.
 Arrays of an epilogue are cut up in the same way.
 """
 

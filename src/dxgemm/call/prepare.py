@@ -24,7 +24,6 @@ from dxgemm.errors import (
     DxgemmError,
     LayoutError,
     OverlapError,
-    UnsupportedProblemError,
     marked,
 )
 from dxgemm.problem.dtypes import ITEM_SIZES
@@ -85,10 +84,8 @@ def prepare(
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
     With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
-    for its result. Takes the fields of `Options`, and returns those of a `Prepared`.
-
-    `found` is what `_inspected` would return of views of the operands, which are not made; `shape`
-    that of a new result, of as many elements, if it is another one.
+    for its result. Takes the fields of `Options`, and returns those of a `Prepared`. `found` is
+    what `_inspected` would return of views, which are not made; `shape` that of a new result.
     """
     (
         epilogue, inner, implementation, precision, is_invariant, mask, conjugate, triangular,
@@ -100,21 +97,16 @@ def prepare(
         epilogue = with_inner(inner, epilogue)
     if is_invariant is not False:
         implementation = with_batch_invariance(implementation, is_invariant)
-    is_real = True
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = number("<alpha>", alpha), number("<beta>", beta)
-        is_real = type(alpha) is float and type(beta) is float
+    is_real = type(alpha) is float and type(beta) is float
     if inner is not None:
         check_inner_factors(inner, alpha, beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
     if type(b) is PreparedOperand:
-        prepared_b, b, precision = b.unpack(precision)
-        if triangular is not None:
-            raise UnsupportedProblemError(
-                "gemm: triangular= does not go with a prepared operand; pass the array of b."
-            )
+        prepared_b, b, precision = b.unpack(precision, triangular)
     if found is None:
         found = _inspected(a, b, c, out, stream)
     a, b, c, out, a_pointer, b_pointer, c_pointer, out_pointer, keys, anchor, library = found
@@ -148,9 +140,8 @@ def prepare(
     elif c is not None or is_explained:
         result, target = c, c_pointer
     else:
-        resolved = route.resolved
-        new_shape = resolved.shape if shape is None else shape
-        anchor = result = library.empty(new_shape, resolved.problem.out_dtype, a)
+        shape = route.resolved.shape if shape is None else shape
+        anchor = result = library.empty(shape, route.resolved.problem.out_dtype, a)
         target, new_key = library.inspect(result)
         if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
             library.check("out", result, new_key)

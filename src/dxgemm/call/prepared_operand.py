@@ -9,7 +9,13 @@ from dxgemm.call.route import Route
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors, shown
+from dxgemm.errors import (
+    ArrayTypeError,
+    PrecisionError,
+    UnsupportedProblemError,
+    named_in_errors,
+    shown,
+)
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.lower.emulated import PARTS_OF
 from dxgemm.problem.define import define_problem
@@ -39,8 +45,12 @@ class PreparedOperand:
         self.precision = precision
         self._parts = parts
 
-    def unpack(self, precision: Any) -> tuple[PreparedOperand | None, Any, Any]:
+    def unpack(self, precision: Any, triangular: Any) -> tuple[PreparedOperand | None, Any, Any]:
         """Return this operand if its parts serve a call, its array, and the call's precision."""
+        if triangular is not None:
+            raise UnsupportedProblemError(
+                "gemm: triangular= does not go with a prepared operand; pass the array of b."
+            )
         precision = precision or self.precision
         return (self if precision == self.precision else None), self.array, precision
 

@@ -85,7 +85,7 @@ def resolve(asked: Asked) -> Resolved:
     """
     layouts, epilogue = asked.layouts, asked.epilogue
     is_complex, is_invariant = asked.is_complex, asked.is_invariant
-    if is_complex and epilogue is not None and epilogue.inner is None:
+    if is_complex and epilogue is not None:
         epilogue = complex_epilogue(epilogue)
         asked = asked._replace(epilogue=epilogue)
     problem, shape = define_problem(

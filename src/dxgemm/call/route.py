@@ -7,6 +7,7 @@ of that with one dictionary look-up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import DEBUG
@@ -136,7 +137,7 @@ class Route:
         is_degenerate: True if k is 0, or the result is empty.
         near: masks of the bits that are 0 in valid addresses of out and c; then a range in bytes
             for each of a, b and c. An operand's extent meets the result's if the distance of its
-            pointer from the result's lies strictly within.
+            pointer from the result's is strictly within.
         names: names of all operands, those of the epilogue last; None for numbers.
         epilogue_near: pairs of a written operand and another one, at least one of them an array of
             the epilogue: their places among `names`, and such a range.
@@ -320,12 +321,12 @@ def scalar_range(problem: Problem) -> tuple[float, float]:
     if not problem.is_integer:
         most = LARGEST[problem.scalar_dtype]
         return -most, most
+    if problem.modulus:
+        return -math.inf, math.inf
     if problem.out_dtype == "bool":
         return 0, 1
     if problem.scalar_dtype == "int32":
         return -(2**31), 2**31 - 1
-    if problem.modulus:
-        return -(2**63), 2**63 - 1
     bits = 8 * ITEM_SIZES[problem.out_dtype]
     return -(2 ** (bits - 1)), 2**bits - 1
 

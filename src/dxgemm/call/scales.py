@@ -41,71 +41,50 @@ class Scale(NamedTuple):
     """Array of scales of an operand.
 
     Attributes:
-        name: "scale_a" or "scale_b".
-        library, array, layout: the array.
+        library, array: the array.
+        is_of_b: True for scales of b.
         along: rows of a, or columns of b.
         blocks: blocks of 128 k.
-        of_blocks: shapes of matrices of scales of blocks.
+        has_blocks: True for a scale of each row of a (column of b), or of each 128, and of 128 k.
+        batch, matrix: sizes and strides, of a matrix those along `along` first.
     """
 
-    name: str
     library: Library
     array: Any
-    layout: Layout
+    is_of_b: bool
     along: int
     blocks: int
-    of_blocks: list[tuple[int, int]]
+    has_blocks: bool
+    batch: tuple[tuple[int, int], ...]
+    matrix: tuple[tuple[int, int], ...]
 
     @property
     def is_one(self) -> bool:
         """True for one number in memory."""
-        return all(size == 1 for size in self.layout.shape)
+        return all(size == 1 for size, _ in (*self.batch, *self.matrix))
 
     @property
     def is_vector(self) -> bool:
-        """True for a scale of each row of a, or column of b."""
-        shape = self.layout.shape
-        return shape == (self.along,) or shape[-2:] == self.matrix(self.along, 1)
-
-    @property
-    def has_blocks(self) -> bool:
-        """True for a scale of each row of a (column of b), or of each 128, and of 128 k."""
-        return self.layout.shape[-2:] in self.of_blocks
-
-    def matrix(self, along: int, k: int) -> tuple[int, int]:
-        """`_matrix` of this operand."""
-        return _matrix(self.name, along, k)
+        """True for one number, or a scale of each row of a, or column of b."""
+        return self.is_one or tuple(size for size, _ in self.matrix) == (self.along, 1)
 
     def vector(self) -> Any:
         """View with an element for each row of a (column of b), behind those of the batch."""
-        shape, strides = self.layout.shape, self.layout.strides
-        if self.is_one:
-            return self.library.view(self.array, (), (self.along,), (0,))
-        if len(shape) == 1:
-            return self.array
-        kept = [*range(len(shape) - 2), len(shape) - (2 if self.name == "scale_a" else 1)]
-        steps = tuple(strides[i] for i in kept)
-        return self.library.view(self.array, (), tuple(shape[i] for i in kept), steps)
+        return self._view(*([] if self.is_one else self.batch), (self.along, self._step))
 
-    def repeated(self) -> Scale:
-        """The same scales for each block of 128 k, as a view."""
-        shape, strides = self.layout.shape, self.layout.strides
-        along, step = -(-self.along // BLOCK_K), 0
-        if not self.is_one:
-            place = -2 if self.name == "scale_a" and len(shape) > 1 else -1
-            along, step = self.along, strides[place]
-        batch = shape[:-2] if len(shape) > 2 else ()
-        shape, strides = (
-            (*batch, *self.matrix(along, self.blocks)),
-            (*strides[: len(batch)], *self.matrix(step, 0)),
-        )
-        array = self.library.view(self.array, (), shape, strides)
-        return self._replace(array=array, layout=self.layout._replace(shape=shape, strides=strides))
+    def repeated(self) -> Any:
+        """View of a scale for each row (128 rows if there is one in all) and each block of k."""
+        along = -(-self.along // BLOCK_K) if self.is_one else self.along
+        matrix = (along, self._step), (self.blocks, 0)
+        return self._view(*self.batch, *(matrix[::-1] if self.is_of_b else matrix))
 
+    @property
+    def _step(self) -> int:
+        return 0 if self.is_one else self.matrix[0][1]
 
-def _matrix(name: str, along: int, k: int) -> tuple[int, int]:
-    """Shape of a matrix of scales, with sizes along the rows of a (columns of b) and along k."""
-    return (along, k) if name == "scale_a" else (k, along)
+    def _view(self, *dimensions: tuple[int, int]) -> Any:
+        shape, strides = zip(*dimensions, strict=True)
+        return self.library.view(self.array, (), shape, strides)
 
 
 def with_scales(
@@ -154,7 +133,7 @@ def with_scales(
     of_a, of_b = arrays
     if of_a is None and of_b is None:
         return alpha, epilogue
-    if any(scale is not None and not scale.is_one and not scale.is_vector for scale in arrays):
+    if any(scale is not None and not scale.is_vector for scale in arrays):
         return alpha, _with_blocks(of_a, of_b, epilogue)
     if number("<beta>", beta) != 0:  # the epilogue would multiply c too
         if of_a is None or of_b is None:
@@ -162,7 +141,7 @@ def with_scales(
                 "gemm: beta is not 0, so that arrays of scales come in pairs; pass scale_a and "
                 "scale_b as arrays, such as of one element, or both as numbers."
             )
-        return alpha, _with_blocks(of_a.repeated(), of_b.repeated(), epilogue)
+        return alpha, _followed_by_blocks(epilogue, of_a.repeated(), of_b.repeated())
     stage = _vector_stage(of_a, of_b)
     return alpha, stage if epilogue is None else stage | bound_epilogue(epilogue)
 
@@ -310,17 +289,21 @@ def _scaled(operands: tuple[Any, Any, Any]) -> tuple[Scaled, Scaled]:
 def _scale(name: str, array: Any, scaled: tuple[Scaled, Scaled]) -> Scale:
     library, layout = _inspected(name, array)
     (a, *_), (b, *_) = scaled
-    own = scaled[name == "scale_b"]
-    along, blocks = (a[-2] if name == "scale_a" else b[-1]), -(-a[-1] // BLOCK_K)
-    of_blocks = [_matrix(name, -(-along // block), blocks) for block in own.blocks]
-    scale = Scale(name, library, array, layout, along, blocks, of_blocks)
+    is_of_b = name == "scale_b"
+    own, way = scaled[is_of_b], -1 if is_of_b else 1
+    along, blocks = (b[-1] if is_of_b else a[-2]), -(-a[-1] // BLOCK_K)
+    dimensions = tuple(zip(layout.shape, layout.strides, strict=True))
+    matrix = dimensions[-2:][::way] if len(dimensions) > 1 else (*dimensions, (1, 0))
+    of_blocks = [(-(-along // block), blocks)[::way] for block in own.blocks]
+    has_blocks = layout.shape[-2:] in of_blocks
+    scale = Scale(library, array, is_of_b, along, blocks, has_blocks, dimensions[:-2], matrix)
     fits = layout.shape[:-2] in ((), *own.batches)
-    if not (scale.is_one or (fits and (scale.is_vector or scale.has_blocks))):
+    if not (scale.is_one or (fits and (scale.is_vector or has_blocks))):
         listed = ", or " + " or ".join(map(str, of_blocks)) + f" for blocks of {BLOCK_K} k"
         raise ShapeError(
             f"gemm: {name} is {layout.shape} for <a> {a} and <b> {b}; pass one number, "
-            f"({along},) or {scale.matrix(along, 1)} for whole "
-            f"{'rows' if name == 'scale_a' else 'columns'}{listed if of_blocks else ''}."
+            f"({along},) or {(along, 1)[::way]} for whole "
+            f"{'columns' if is_of_b else 'rows'}{listed if of_blocks else ''}."
         )
     return scale
 
@@ -346,5 +329,9 @@ def _with_blocks(of_a: Scale | None, of_b: Scale | None, epilogue: Any) -> Bound
                 f"other do not: {other} must have a scale for each block of k, too."
             )
     assert of_a is not None and of_b is not None
-    stage = operand_scales.block_scales(of_a.array, of_b.array)
+    return _followed_by_blocks(epilogue, of_a.array, of_b.array)
+
+
+def _followed_by_blocks(epilogue: Any, of_a: Any, of_b: Any) -> BoundEpilogue:
+    stage = operand_scales.block_scales(of_a, of_b)
     return _followed(epilogue, stage, "scales of blocks; leave out fused=True", is_read=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,13 +23,11 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 COPYING_SHARE = 0.75  # bandwidth of an aligned copy over the memory's: measured on the H100
-# Of kernels that fetch by TMA, from 2,300 times on the H200: bytes per SM and microsecond from L2,
-# which all SMs share, and from shared memory; more from L2 for rows of boxes that begin at no cache
-# line, at no half, at no quarter of one; factor of shared memory's time for blocks of a pair, which
-# wait for each other.
-FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.44e5, 2.73e5
-NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.67, 0.68, 0.87
-PAIRED = 1.15
+# Of kernels that fetch by TMA, fitted together to times of 19 products on the H200: bytes per SM
+# and microsecond from L2, which all SMs share, and from shared memory; more from L2 for rows of
+# boxes that begin at no cache line, at no half, at no quarter of one.
+FETCHED_BYTES_PER_US, SHARED_BYTES_PER_US = 1.95e5, 3.2e5
+NO_LINE, NO_HALF_LINE, NO_SECTOR = 0.7, 0.67, 0.73
 HOPPER = "sm_90a"
 FOUR = np.array(4.0)  # quick in NumPy
 
@@ -53,61 +50,21 @@ class Row(NamedTuple):
         return f"{self.implementation.name} {self.config}{fill}"
 
 
-@dataclass(frozen=True, eq=False)
 class Columns:
-    """Tiles and speeds of candidates, as columns of a table with a row per candidate.
+    """Tiles and speeds of candidates, as arrays with a number per candidate: see `_numbers`.
 
-    Those that `of_kind` returns are for problems of one kind: the first six arrays depend on it.
+    Those that `of_kind` returns are for problems of one kind.
     """
 
-    rows: tuple[Row, ...]
-    tile_m: np.ndarray  # rows and columns of a tile of the result
-    tile_n: np.ndarray
-    step_us: np.ndarray  # time of a fully occupied SM for one step along k of a tile
-    tile_us: np.ndarray  # the same for each tile, beside its steps
-    write_us: np.ndarray  # time of a byte that is written
-    fetch_us: np.ndarray  # time to read what a step needs from L2, by TMA in rows of cache lines
-    read_us: np.ndarray  # time of a byte that is read
-    smaller_first: np.ndarray  # True if tile_m lies along the smaller of m and n
-    few: np.ndarray  # rows or columns for which a kernel made for few reads the larger operand once
-    step_k: np.ndarray  # elements of k that all blocks of a cluster take in one step
-    slice_k: np.ndarray  # fewest elements of k in a split-K slice
-    cluster: np.ndarray  # blocks of a cluster, which share the k of a tile, or the tile
-    blocks_per_sm: np.ndarray  # the same, divided by the number of SMs
-    resident: np.ndarray  # resident blocks per SM
-    fill: np.ndarray  # blocks per SM that split-K aims at; 0 without split-K
-    filling_blocks: np.ndarray  # the same on the whole device
-    unsliced_us: np.ndarray  # infinite for a split-K candidate, which is none if k is not cut
-    least_m: np.ndarray  # smallest sizes of a problem that fills the pipeline
-    least_n: np.ndarray
-    least_k: np.ndarray
-    is_modular: np.ndarray  # True if the work is repeated for each modulus
-    alone: np.ndarray  # time of a block that has an SM to itself, over that per tile of a full SM
-    launch_us: np.ndarray  # fixed time of a launch
-    prologue_us: np.ndarray  # latency of the prologue, once per block
-    wait_us: np.ndarray  # latency of each step along k, for kernels without a pipeline
-    misaligned: np.ndarray  # factors, as in `Speed`
-    a_col: np.ndarray
-    b_col: np.ndarray
-    misaligned_writes: np.ndarray
-    cluster_us: np.ndarray  # time of a tile for the other blocks of its cluster
-    epilogue_us: np.ndarray  # time of an element for functions applied to it
-    copies_operands: np.ndarray  # True if it computes from aligned copies of operands
-    takes_k_ranges: np.ndarray  # True if it skips the zeros of triangular operands
-    copy_us: np.ndarray  # time of a byte that is copied
-    # For kernels that fetch by TMA, whose blocks compute tile after tile; 0 for others.
-    is_persistent: np.ndarray
-    smem_us: np.ndarray  # time to write and to read a step in shared memory
-    a_fetch_us: np.ndarray  # time to read what a step needs of an operand from L2
-    b_fetch_us: np.ndarray
-    a_panels_us: np.ndarray  # the same for an MN-major operand, of which whole panels are read
-    b_panels_us: np.ndarray
-    a_begins: np.ndarray  # bytes, alignment of a tile's panels in an MN-major operand
-    b_begins: np.ndarray
-    wave_us: np.ndarray  # latency before the steps of a wave, of which persistent blocks have none
-    first_us: np.ndarray  # latency of persistent blocks before their tiles
-    turns: np.ndarray  # share of the tiles of an SM that overlap no other: half with ping-pong
-    most_stores: np.ndarray  # tiles whose store overlaps nothing: the last one with ping-pong
+    def __init__(self, rows: Sequence[Row], numbers: Mapping[str, np.ndarray]) -> None:
+        """Take the candidates, and the arrays by their names."""
+        self.rows = tuple(rows)
+        self._numbers = numbers
+        vars(self).update(numbers)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> np.ndarray: ...
 
     @classmethod
     def of(
@@ -116,12 +73,13 @@ class Columns:
         """Columns of candidates for problems of a dtype on a device."""
         each = zip(rows, speeds, strict=True)
         numbers = [_numbers(row, speed, dtype, device) for row, speed in each]
-        return cls(tuple(rows), *(np.array([x[name] for x in numbers], float) for name in NAMES))
+        names = numbers[0] if numbers else ()
+        return cls(rows, {name: np.array([x[name] for x in numbers], float) for name in names})
 
     def take(self, places: Sequence[int] | np.ndarray) -> Columns:
         """Columns of some of the candidates."""
-        rows = tuple(self.rows[place] for place in places)
-        return Columns(rows, *(getattr(self, name)[places] for name in NAMES))
+        numbers = {name: column[places] for name, column in self._numbers.items()}
+        return Columns([self.rows[place] for place in places], numbers)
 
     def of_kind(self, kind: Kind) -> Columns:
         """Columns for problems of one kind, which are kept; or of many, a row per problem."""
@@ -146,15 +104,15 @@ class Columns:
         elements = self.tile_m * self.tile_n / self.cluster
         reduction_us = (elements * REDUCTION_NS / 1e3 + REDUCTION_TILE_US) / self.resident
         epilogue_us = kind.has_epilogue * elements * self.epilogue_us
-        return replace(
-            self,
-            tile_m=tile_m,
-            tile_n=tile_n,
-            step_us=about_longest(step_us, self.smem_us),
-            tile_us=self.tile_us + (epilogue_us + kind.is_reduced * reduction_us),
-            write_us=self.write_us * np.where(kind.out_is_misaligned, self.misaligned_writes, 1),
-            fetch_us=self._fetch_us(kind),
-        )
+        of_kind = {
+            "tile_m": tile_m,
+            "tile_n": tile_n,
+            "step_us": about_longest(step_us, self.smem_us),
+            "tile_us": self.tile_us + (epilogue_us + kind.is_reduced * reduction_us),
+            "write_us": self.write_us * np.where(kind.out_is_misaligned, self.misaligned_writes, 1),
+            "fetch_us": self._fetch_us(kind),
+        }
+        return Columns(self.rows, {**self._numbers, **of_kind})
 
     def _fetch_us(self, kind: Kind) -> Any:
         a_us = self.a_fetch_us * _requests(kind.a_alignment)
@@ -192,16 +150,12 @@ class Columns:
     @cached_property
     def has(self) -> dict[str, bool]:
         """True for each column in which some candidate has more than 0, by name."""
-        return {name: bool(np.any(getattr(self, name))) for name in NAMES}
+        return {name: bool(np.any(self._numbers[name])) for name in self._numbers}
 
     @cached_property
     def lone_step_us(self) -> np.ndarray:
         """Time of a step for a block that has an SM to itself; 0 for persistent blocks."""
         return (self.step_us * self.alone + self.wait_us) * (self.is_persistent == 0)
-
-
-NAMES = tuple(field.name for field in fields(Columns))[1:]
-OF_SPEED = "tile_us", "launch_us", "a_col", "b_col", "misaligned_writes"  # numbers of a `Speed`
 
 
 def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[str, float]:
@@ -223,48 +177,67 @@ def _numbers(row: Row, speed: Speed, dtype: str, device: DeviceFacts) -> dict[st
         extents = (config.tile_m, pair_n), (config.tile_n, pair_m)
         sides = [_side(extent, stages / others, dtype) for extent, others in extents]
         smem_us = stages * config.stage_smem_bytes / SHARED_BYTES_PER_US
-        smem_us *= PAIRED if config.is_paired else 1
         if config.is_turned:
             tile.reverse()
             sides.reverse()
     flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
     step_k, prologue_us = tile_k * getattr(config, "split_k", 1), speed.fill_us * fills_once
     is_pingpong = is_tma and config.is_pingpong
+    a_side, b_side = (
+        dict(zip((f"{name}_fetch_us", f"{name}_panels_us", f"{name}_begins"), side, strict=True))
+        for name, side in zip("ab", sides, strict=True)
+    )
     return {
-        "tile_m": tile[0],
+        "tile_m": tile[0],  # rows and columns of a tile of the result
         "tile_n": tile[1],
+        # Time of a fully occupied SM: for one step along k of a tile, and for each tile beside.
         "step_us": flops / (flops_per_us * speed.efficiency),
-        "write_us": 1 / (bytes_per_us * speed.write_share),
-        "fetch_us": 0.0,
+        "tile_us": speed.tile_us,
+        "write_us": 1 / (bytes_per_us * speed.write_share),  # time of a byte that is written
         "read_us": 1 / (bytes_per_us * speed.read_share),
-        "smaller_first": kernel.smaller_first,
-        "few": tile[0] if kernel.smaller_first else 2.0**31,
-        "step_k": step_k,
-        "slice_k": step_k * FEWEST_SLICED_TILES,
-        "cluster": blocks,
-        "blocks_per_sm": blocks / device.sm_count,
-        "resident": resident_blocks(config, dtype, device),
-        "fill": row.fill,
-        "filling_blocks": row.fill * device.sm_count,
-        "unsliced_us": math.inf if row.fill else 0.0,
-        **{f"least_{name}": config.least_sizes.get(name, 0) for name in "mnk"},
-        **{name: getattr(speed, name) for name in OF_SPEED},
-        "is_modular": row.implementation.is_modular(dtype),
-        "alone": 1 / speed.lone_share,
-        "prologue_us": prologue_us,
-        "wait_us": speed.fill_us * (not fills_once),
-        "misaligned": 1.0 if kernel.copies_operands else speed.misaligned,
-        "cluster_us": speed.cluster_block_us * (blocks - 1),
-        "epilogue_us": speed.epilogue_ns / 1e3,
-        "copies_operands": kernel.copies_operands,
-        "takes_k_ranges": kernel.takes_k_ranges,
         "copy_us": 2 / (bytes_per_us * COPYING_SHARE),
-        "is_persistent": is_tma,
-        "smem_us": smem_us,
-        **dict(zip(("a_fetch_us", "a_panels_us", "a_begins"), sides[0], strict=True)),
-        **dict(zip(("b_fetch_us", "b_panels_us", "b_begins"), sides[1], strict=True)),
+        "smaller_first": kernel.smaller_first,  # tile_m is along the smaller of m and n
+        # Rows or columns for which a kernel made for few reads the larger operand once.
+        "few": tile[0] if kernel.smaller_first else 2.0**31,
+        "step_k": step_k,  # elements of k that all blocks of a cluster take in one step
+        "slice_k": step_k * FEWEST_SLICED_TILES,  # fewest elements of k in a split-K slice
+        "cluster": blocks,  # blocks of a cluster, which share the k of a tile, or the tile
+        "blocks_per_sm": blocks / device.sm_count,
+        "resident": resident_blocks(config, dtype, device),  # blocks per SM
+        "fill": row.fill,  # blocks per SM that split-K aims at; 0 without split-K
+        "filling_blocks": row.fill * device.sm_count,
+        "unsliced_us": math.inf if row.fill else 0.0,  # split-K of one slice is no candidate
+        # Smallest sizes of a problem that fills the pipeline.
+        **{f"least_{name}": config.least_sizes.get(name, 0) for name in "mnk"},
+        "is_modular": row.implementation.is_modular(dtype),  # repeated for each modulus
+        # Time of a block that has an SM to itself, over that per tile of a full SM.
+        "alone": 1 / speed.lone_share,
+        "launch_us": speed.launch_us,
+        "prologue_us": prologue_us,  # latency of the prologue, once per block
+        # Latency of each step along k, for kernels without a pipeline; before the steps of a wave,
+        # of which persistent blocks have none; before all tiles of a persistent block.
+        "wait_us": speed.fill_us * (not fills_once),
         "wave_us": prologue_us * (not is_tma),
         "first_us": prologue_us * is_tma,
+        # Factors, as in `Speed`.
+        "misaligned": 1.0 if kernel.copies_operands else speed.misaligned,
+        "misaligned_writes": speed.misaligned_writes,
+        "a_col": speed.a_col,
+        "b_col": speed.b_col,
+        "cluster_us": speed.cluster_block_us * (blocks - 1),  # per tile, for the other blocks
+        "epilogue_us": speed.epilogue_ns / 1e3,  # time of an element for functions applied to it
+        "copies_operands": kernel.copies_operands,
+        "takes_k_ranges": kernel.takes_k_ranges,
+        # For kernels that fetch by TMA, whose blocks compute tile after tile; 0 for others. Times
+        # to write and read a step in shared memory; to read what it needs of an operand from L2;
+        # the same for whole panels of an MN-major one; bytes at whose multiples those begin.
+        "is_persistent": is_tma,
+        "smem_us": smem_us,
+        **a_side,
+        **b_side,
+        "fetch_us": 0.0,  # of both operands, for a kind of problem
+        # Share of an SM's tiles that overlap no other, and number of tiles whose store overlaps
+        # nothing: with ping-pong half of them, and the last one.
         "turns": 0.5 * is_pingpong if is_tma else 1.0,
         "most_stores": (1.0 if is_pingpong else math.inf) if is_tma else 0.0,
     }

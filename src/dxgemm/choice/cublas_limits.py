@@ -21,7 +21,7 @@ def supports(problem: Problem) -> str | None:
     if max(problem.m, problem.n, problem.k, problem.batch) > INT32_MAX:
         return "cuBLAS counts in 32 bits"
     if problem.is_empty:
-        return None  # nothing is launched: its operands may lie anyhow
+        return None  # nothing is launched: its operands may have any layout
     for name, strides, rows, cols in operands_of(problem):
         if leading_dimension(strides, rows, cols) is None:
             return (

@@ -242,7 +242,9 @@ class KernelFile(Implementation):
 
     def supports(self, problem: Problem) -> str | None:
         if problem.dtype not in self.dtypes:
-            return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
+            *others, last = (dtype for dtype in self.dtypes if " " not in dtype)
+            listed = f"{', '.join(others)} and {last}" if others else last
+            return f"it computes {listed}, not {problem.dtype}"
         if problem.takes_pairs and not self.kernel.takes_pairs:
             return "its threads do not store pairs of columns, which the epilogue takes"
         if problem.inner is not None and not self.kernel.takes_inner:
@@ -262,7 +264,7 @@ class KernelFile(Implementation):
         if problem.mask_block and not self.kernel.takes_masks:
             return "its blocks do not skip the dead blocks of a mask"
         if problem.is_empty and problem.reduction is None:
-            return None  # nothing is launched: its operands may lie anyhow
+            return None  # nothing is launched: its operands may have any layout
         return self.refuses(problem)
 
     @property

@@ -33,7 +33,7 @@ COPYING_US = 4.0  # time to queue an aligned copy of an operand: measured on the
 # choice on the H100 and the H200.
 READ_AGAIN = 0.6
 # Share of its time that a persistent block saves where others of its wave are missing.
-UNSHARED = 0.31
+UNSHARED = 0.15
 NO_SLICES = 1.0  # k in one piece, for all candidates
 ONE, SIX, SLICES = np.array(1.0), np.array(6.0), np.array(float(MOST_SLICES))  # quick in NumPy
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from io import StringIO
+from typing import NamedTuple
 
 PERCENT = "avg.pct_of_peak_sustained_active"
 # ncu's names of counters, by dxgemm's.
@@ -22,7 +23,12 @@ COUNTERS = {
     "smem_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "smem_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "dram_bytes": "dram__bytes.sum",
+    "dram_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l2_read_bytes": "l1tex__m_xbar2l1tex_read_bytes.sum",  # from the L2 cache to SMs
     "warps_percent": f"sm__warps_active.{PERCENT}",  # resident warps: achieved occupancy
+    "registers": "launch__registers_per_thread",
+    "blocks": "launch__grid_size",
+    "waves": "launch__waves_per_multiprocessor",
 }
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
@@ -49,22 +55,24 @@ def metrics() -> list[str]:
 
 
 def ncu_command(
-    profiled: Sequence[str], *, ncu: str = "ncu", launches: int = 1, as_csv: bool = False
+    profiled: Sequence[str], *, ncu: str = "ncu", launches: int | None = 1, as_csv: bool = False
 ) -> list[str]:
-    """Make the command that profiles the first dxgemm kernels that a Python program launches.
+    """Make the command that profiles kernels that a Python program launches.
 
     Args:
         profiled: arguments of the Python interpreter.
         ncu: path of the profiler.
-        launches: number of launches to profile.
+        launches: profile so many launches of dxgemm's kernels, the first ones; None for all
+            kernels that are launched while the program has the CUDA profiler started.
         as_csv: True to print CSV with the counters' plain values, for programs.
     """
+    # numba names a kernel by its module.
+    own = ("--kernel-name-base", "mangled", "--kernel-name", "regex:handwritten")
     return [
         ncu,
-        # Keep the GPU's clock as it is outside the profiler. numba names a kernel by its module.
-        *("--clock-control", "none"),
-        *("--kernel-name-base", "mangled", "--kernel-name", "regex:handwritten"),
-        *("--launch-count", str(launches)),
+        *("--clock-control", "none"),  # as it is outside the profiler
+        *(("--profile-from-start", "off") if launches is None else own),
+        *(() if launches is None else ("--launch-count", str(launches))),
         *(("--csv", "--print-units", "base") if as_csv else ()),
         *("--metrics", ",".join(metrics())),
         sys.executable,
@@ -72,23 +80,30 @@ def ncu_command(
     ]
 
 
-def parse_counters(output: str) -> list[dict[str, float]]:
-    """Read the counters of each launch from ncu's CSV, by name; stalls as `stall_<name>`.
+class Launch(NamedTuple):
+    """Name of a kernel, and the counters of one launch of it, by name; `stall_<name>` is a stall.
 
     Counters that the GPU does not have are missing.
     """
+
+    kernel: str
+    values: dict[str, float]
+
+
+def parse_launches(output: str) -> list[Launch]:
+    """Read the launches from ncu's CSV, in order, without those of which nothing was counted."""
     names = {metric: name for name, metric in COUNTERS.items()}
     names |= {_STALL.format(name): f"stall_{name}" for name in STALLS}
     lines = [line for line in output.splitlines() if line.startswith('"')]
-    launches: dict[str, dict[str, float]] = {}
+    launches: dict[str, Launch] = {}
     for row in csv.DictReader(StringIO("\n".join(lines))):
         name = names.get(row.get("Metric Name", ""))
         text = row.get("Metric Value", "").replace(",", "")
-        values = launches.setdefault(row.get("ID", ""), {})
+        launch = launches.setdefault(row.get("ID", ""), Launch(row.get("Kernel Name", ""), {}))
         if name is not None:
             with suppress(ValueError):  # of "n/a"
-                values[name] = float(text)
-    return [values for values in launches.values() if values]
+                launch.values[name] = float(text)
+    return [launch for launch in launches.values() if launch.values]
 
 
 def top_stall(values: dict[str, float]) -> str | None:

@@ -10,10 +10,9 @@ import typer
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
-from dxgemm.cli.run import MAX_SIMULATED, PrecisionOption, TooSlowError
-from dxgemm.cli.timing import array_module, call_us, clock_name, time_text, to_dtype
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.tuning.measure import random_operands
+from dxgemm.cli.run import PrecisionOption, refuse_hours
+from dxgemm.cli.timing import call_us, clock_name, time_text
+from dxgemm.tuning.measure import array_module, random_operands, to_dtype
 from dxgemm.tuning.workloads import Workload
 
 Size = Annotated[int, typer.Argument(min=0)]
@@ -68,8 +67,8 @@ def explain(
     )
     measured_us = None
     if measure:
-        _refuse_hours(batch * m * n * k)
-        a, b, out = random_operands(Workload(dtype, m, n, k, batch, layout=layout), to_dtype)
+        refuse_hours(explanation.work, "leave out --measure")
+        a, b, out = random_operands(Workload(dtype, m, n, k, batch, layout=layout))
         if out_dtype is not None:
             out = to_dtype(array_module().zeros(out.shape, "float32"), out_dtype)
         plan = dxgemm.plan(a, b, out=out, **options)
@@ -87,15 +86,6 @@ def explain(
         is_simulated = explanation.work.is_simulated
         text = time_text if is_simulated else explanation.prediction.against_roofline
         typer.echo(f"  measured        {text(measured_us)}: {clock_name()}")
-
-
-def _refuse_hours(steps: int) -> None:
-    """Refuse to measure what takes the simulator minutes or hours."""
-    if simulator_enabled() and steps > MAX_SIMULATED:
-        raise TooSlowError(
-            f"m * n * k is {steps:,}: the simulator measures nothing above {MAX_SIMULATED:,}; "
-            "use a machine with an NVIDIA GPU, or leave out --measure."
-        )
 
 
 def implementations(as_json: JsonOption = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import itemgetter
@@ -17,24 +16,17 @@ from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, figure, note, print_json, print_table
 from dxgemm.cli.run import TooSlowError
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
-from dxgemm.cli.timing import (
-    SIMULATED_CLOCK,
-    event_time_us,
-    time_text,
-    to_dtype,
-    uses_cupy,
-    wall_time_us,
-)
+from dxgemm.cli.timing import clock_name, seconds_per_call, time_text
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.log import progress_bar
 from dxgemm.runtime.device import device_facts
-from dxgemm.tuning.measure import Bench
+from dxgemm.tuning.measure import Bench, uses_cupy
 from dxgemm.tuning.sampling import calls_in_sample, interleave
 
 GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
 ROUNDS = 9
-SAMPLE_S, MOST_CALLS = 0.02, 10_000  # of a sample, which has at least one call
+CLOCK = f"around a sample, median of {ROUNDS} rounds in turn with cuBLAS"
 
 
 @dataclass
@@ -109,14 +101,14 @@ def ladder(
                 "device": device,
                 "size": size,
                 "dtype": dtype.value,
-                "clock": _clock_name(),
+                "clock": clock_name(CLOCK),
                 "rungs": [asdict(standing) for standing in standings],
             }
         )
     else:
         typer.echo(f"The ladder, m = n = k = {size}, {dtype.value}, on {device}")
         _print_standings(standings)
-        typer.echo(f"Times: {_clock_name()}. Every result was checked, bit by bit.")
+        typer.echo(f"Times: {clock_name(CLOCK)}. Every result was checked, bit by bit.")
 
 
 class _Contest:
@@ -124,7 +116,7 @@ class _Contest:
 
     def __init__(self, arithmetic: Arithmetic, size: int) -> None:
         self._size, self._dtype = size, arithmetic.dtype
-        self._bench = Bench(arithmetic.workload(size), _seconds, to_dtype)
+        self._bench = Bench(arithmetic.workload(size), seconds_per_call)
         self.cublas = self._find_cublas()
         self._cublas_s: list[float] = []
 
@@ -152,13 +144,14 @@ class _Contest:
         if not checked:
             standing.refusal = "it has no config"
             return standing
-        best_s, best = min(((_seconds([plan]), plan) for plan in checked), key=itemgetter(0))
+        timed = [(seconds_per_call([plan]), plan) for plan in checked]
+        best_s, best = min(timed, key=itemgetter(0))
         standing.config, standing.time_us = best.explain().config, 1e6 * best_s
         if simulator_enabled():
             return standing
-        calls = calls_in_sample(best_s, SAMPLE_S, MOST_CALLS)
+        calls = calls_in_sample(best_s)
         plans = {"own": best} | ({"cublas": self.cublas} if self.cublas else {})
-        variants = {name: partial(_seconds, [plan] * calls) for name, plan in plans.items()}
+        variants = {name: partial(seconds_per_call, [plan] * calls) for name, plan in plans.items()}
         samples = interleave(variants, ROUNDS)
         standing.time_us = 1e6 * median(samples["own"])
         standing.tflops = self._tflops(standing.time_us)
@@ -178,13 +171,6 @@ class _Contest:
 
     def _tflops(self, time_us: float) -> float:
         return 2e-6 * self._size**3 / time_us
-
-
-def _seconds(calls: Sequence[Any]) -> float:
-    """Seconds per call, of a call that is repeated."""
-    plan = calls[0]
-    us = wall_time_us(plan) if simulator_enabled() else event_time_us(plan, len(calls))
-    return 1e-6 * us
 
 
 def _compare_with_before(standings: list[Standing]) -> None:
@@ -216,9 +202,3 @@ def _print_standings(standings: list[Standing]) -> None:
     for standing in standings:
         if standing.refusal is not None:
             typer.echo(f"Not timed: {standing.rung} {standing.name}: {standing.refusal}")
-
-
-def _clock_name() -> str:
-    if simulator_enabled():
-        return SIMULATED_CLOCK
-    return f"CUDA events, median of {ROUNDS} rounds in turn with cuBLAS"

@@ -85,7 +85,7 @@ def occupancy_steps(record: KernelRecord, result: Occupancy) -> list[tuple[str, 
         ),
         (
             "registers",
-            f"{record.registers} a thread, {asked} a warp, handed out by {REGISTER_UNIT}: "
+            f"{record.registers} per thread, {asked} per warp, handed out by {REGISTER_UNIT}: "
             f"{result.registers_of_warp}",
         ),
         (

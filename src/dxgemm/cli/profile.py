@@ -10,7 +10,14 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
+from dxgemm.cli.counters import (
+    STALLS,
+    Launch,
+    busiest_pipe,
+    ncu_command,
+    parse_launches,
+    top_stall,
+)
 from dxgemm.cli.device import require_gpu
 from dxgemm.cli.output import JsonOption, note, print_json
 from dxgemm.cli.rungs import (
@@ -23,9 +30,8 @@ from dxgemm.cli.rungs import (
     find_rung,
     require_support,
 )
-from dxgemm.cli.timing import array_module, to_dtype
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.tuning.measure import random_operands
+from dxgemm.tuning.measure import array_module, random_operands
 
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:
@@ -35,7 +41,7 @@ Three counters say most of what there is to know of a GEMM:
   shared memory   How busy the path to it is, and which part of its passes bank conflicts cost. Near
                   100 % the multipliers starve: more reuse in registers, wider loads or another
                   layout help.
-  top stall       What warps wait for, in cycles an instruction. long_scoreboard: global memory, so
+  top stall       What warps wait for, in cycles per instruction. long_scoreboard: global memory, so
                   prefetch. short_scoreboard, mio_throttle: shared memory. barrier: too few warps
                   or blocks to hide it. math_pipe_throttle, not_selected: the units are the limit,
                   which is the end of the ladder."""
@@ -67,7 +73,7 @@ def profile(
     if ncu is None:
         note("ncu is not on the PATH: it comes with the CUDA toolkit, as Nsight Compute.")
     else:
-        (values,) = measure(ncu_command(command, ncu=ncu, as_csv=True))
+        ((_, values),) = profiled_launches(ncu_command(command, ncu=ncu, as_csv=True))
     if as_json:
         print_json({"command": shlex.join(ncu_command(command)), "counters": values})
         return
@@ -91,20 +97,20 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     chosen: Any = implementation.name
     if config is not None:
         chosen = (implementation.name, find_config(implementation, config, dtype))
-    a, b, _ = random_operands(dtype.workload(size), to_dtype)
+    a, b, _ = random_operands(dtype.workload(size))
     dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
     if not simulator_enabled():
         array_module().cuda.Device().synchronize()
 
 
-def measure(command: list[str]) -> list[dict[str, float]]:
-    """Run ncu and read the counters of each launch.
+def profiled_launches(command: list[str]) -> list[Launch]:
+    """Run ncu and read the launches, each with its kernel's name.
 
     Raises:
         ProfilerError: ncu failed; the error holds its message.
     """
     finished = subprocess.run(command, capture_output=True, text=True)
-    launches = parse_counters(finished.stdout)
+    launches = parse_launches(finished.stdout)
     if finished.returncode or not launches:
         said = (finished.stdout + finished.stderr).strip().splitlines()
         errors = [line for line in said if "ERROR" in line or "error" in line] or said[-1:]
@@ -129,7 +135,7 @@ def summary(values: dict[str, float]) -> list[tuple[str, str]]:
     stall = top_stall(values)
     if stall is not None:
         cycles = values[f"stall_{stall}"]
-        text = f"{stall}, {cycles:.2f} cycles an instruction: {STALLS[stall]}"
+        text = f"{stall}, {cycles:.2f} cycles per instruction: {STALLS[stall]}"
         lines.append(("top stall", text))
     if "warps_percent" in values:
         lines.append(("occupancy", f"{values['warps_percent']:.1f} % of the warps"))

@@ -89,8 +89,8 @@ def run(
             implementation=implementation,
         )
         explanation = plan.explain()
-        if simulator_enabled() and not allow_slow:
-            _refuse_hours(explanation)
+        if not allow_slow:
+            refuse_hours(explanation.work, "pass --allow-slow")
         start = time.perf_counter()
         with _time_left():
             result = plan()
@@ -150,14 +150,14 @@ def _ready_epilogue(name: str) -> Epilogue:
     return ready[name]
 
 
-def _refuse_hours(explanation: dxgemm.Explanation) -> None:
-    work = explanation.work
+def refuse_hours(work: Any, way_out: str) -> None:
+    """Refuse a product that takes the simulator minutes or hours."""
     count = work.batch * work.m * work.n * work.k
-    if count > MAX_SIMULATED:
+    if simulator_enabled() and count > MAX_SIMULATED:
         raise TooSlowError(
             f"m * n * k is {count:,}, above the {MAX_SIMULATED:,} that run on the simulator "
             f"unasked: it would take about {_duration(count / SIMULATED_PER_S)}. Use a machine "
-            "with an NVIDIA GPU, or pass --allow-slow."
+            f"with an NVIDIA GPU, or {way_out}."
         )
 
 

@@ -138,13 +138,13 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     )
     if record.registers < launch_registers:
         raise BuildError(
-            f"rejected {spec} for {arch}: {record.registers} registers a thread, so that its "
+            f"rejected {spec} for {arch}: {record.registers} registers per thread, so its "
             f"warpgroups would wait forever for the {launch_registers} that they share out. Built "
             f"with {record.toolkit}."
         )
     if record.stack_bytes >= _rejected_stack_bytes(spec):
         raise BuildError(
-            f"rejected {spec} for {arch}: {record.stack_bytes} stack bytes a thread, so its "
+            f"rejected {spec} for {arch}: {record.stack_bytes} stack bytes per thread, so its "
             f"accumulator of {spec.config.accumulator_bytes(spec.dtype)} bytes is in local memory "
             f"instead of registers. Built with {record.toolkit}; `dxgemm info` names toolkits "
             "known to do this."

@@ -8,6 +8,7 @@ from importlib.util import MAGIC_NUMBER
 from types import FunctionType
 from typing import Any
 
+from dxgemm.epilogues.bytecode import variables_passed
 from dxgemm.epilogues.function import check_plain
 from dxgemm.epilogues.kinds import KERNEL
 from dxgemm.epilogues.literals import compiled_function, record
@@ -17,7 +18,11 @@ from dxgemm.epilogues.reads import (
     Read,
     Source,
     are_outdated,
+    cell_value,
 )
+
+# Places of the operand that is multiplied by what a tile keeps.
+_BESIDE_KEPT = {"fetch_for_kept": 0, "multiply_kept": 1, "product_of_kept": 1}
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class UserKernel:
         digest: sha256 of what it does, as hexadecimal text.
         reads, sources: the variables and functions that were copied.
         modules: tiles that it reads.
+        beside_kept: tiles that keep columns, and places of the arguments of the kernel that are
+            multiplied by these.
     """
 
     name: str
@@ -38,6 +45,7 @@ class UserKernel:
     reads: tuple[Read, ...]
     sources: tuple[Source, ...]
     modules: tuple[KeyedModule, ...]
+    beside_kept: tuple[tuple[Any, int], ...]
 
     @property
     def function(self) -> FunctionType:
@@ -97,4 +105,12 @@ def _record(function: FunctionType) -> UserKernel:
     described = MAGIC_NUMBER, Description(name).function(recorded)
     digest = sha256(repr(described).encode()).hexdigest()
     modules = tuple(read.value for read in reads if isinstance(read.value, KeyedModule))
-    return UserKernel(function.__name__, recorded, digest, reads, sources, modules)
+    code, cells = recorded.__code__, recorded.__closure__ or ()
+    arguments = code.co_varnames[: code.co_argcount]
+    scope = recorded.__globals__ | dict(zip(code.co_freevars, map(cell_value, cells)))
+    beside_kept = tuple(
+        (scope[tile], arguments.index(variable))
+        for tile, variable in variables_passed(code, _BESIDE_KEPT)
+        if scope.get(tile) in modules and variable in arguments
+    )
+    return UserKernel(function.__name__, recorded, digest, reads, sources, modules, beside_kept)

@@ -30,6 +30,7 @@ from dxgemm.handwritten.parts.operands import HALVES
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS
 from dxgemm.handwritten.parts.tensor_map import Operand as Matrix
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP_ROWS
+from dxgemm.problem.layout import refuse_misaligned
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import current_device, device_facts, refuse_foreign_context
@@ -83,6 +84,12 @@ def bind_kernel(
     Args:
         tiles: those that the kernel has, for which there must be shared memory.
     """
+    function = kernel.function
+    most = function.__code__.co_argcount
+    if not most - len(function.__defaults__ or ()) <= len(arguments) <= most:
+        raise SettingError(
+            f"gemm: {kernel.name} takes {most} arguments, but {len(arguments)} are passed."
+        )
     handle = None if stream is None else stream_handle(stream)
     arrays = [value for value in arguments if not _is_number(value)]
     read = [
@@ -91,6 +98,7 @@ def bind_kernel(
     ]
     operands = [value for value in read if isinstance(value, Operand)]
     ordinal = _check_operands(kernel, operands)
+    _check_kept(kernel, read)
     facts = device_facts(ordinal)
     smem_bytes = max(each.smem_bytes for each in tiles)
     _check_fits(kernel, tile, smem_bytes, facts)
@@ -172,12 +180,26 @@ def _check_operands(kernel: UserKernel, operands: list[Operand]) -> int:
             raise DtypeError(
                 f"gemm: {operand.name} is of {operand.layout.dtype}, which kernels do not take."
             )
+        refuse_misaligned(f"gemm: {operand.name}", operand.layout)
         if max(operand.layout.shape, default=0) > MOST_INDEX:
             raise UnsupportedProblemError(
                 f"gemm: {operand.name} is {operand.layout.shape}; tiles index up to {MOST_INDEX} "
                 "rows or columns: pass parts of it."
             )
     return devices.pop() if devices else 0
+
+
+def _check_kept(kernel: UserKernel, read: list[Any]) -> None:
+    """Check that what a tile keeps has the rows of the arguments that it is multiplied by."""
+    for tile, place in kernel.beside_kept:
+        operand = read[place]
+        shape: tuple[int, ...] = operand.layout.shape if isinstance(operand, Operand) else ()
+        if len(shape) == 2 and shape[0] > tile.kept:
+            raise ShapeError(
+                f"gemm: {kernel.name}: {operand.name} has {shape[0]} rows, but is multiplied "
+                f"by the {tile.kept} columns that a tile keeps; make the tile with "
+                f"kept={shape[0]}."
+            )
 
 
 def _check_fits(kernel: UserKernel, tile: Any, smem_bytes: int, facts: DeviceFacts) -> None:

@@ -226,8 +226,8 @@ def tile(
             copies, the first stages are under way after the first one. The second one must follow,
             with the same arguments; `apply`, `keep` and `store` may come between them.
         apply(acc, function): acc[i] = function(acc[i]), by a device function of one number.
-        position(i): row and column of acc[i] in the tile; they may lie outside of the result.
-        store(acc, out, row, col): write the elements that lie inside of out.
+        position(i): row and column of acc[i] in the tile; they may be outside of the result.
+        store(acc, out, row, col): write the elements that are inside of out.
         keep(acc, col, cols): keep the tile in shared memory, rounded to dtype, as columns col and
             on of a matrix of cols columns, of which there may be `kept`.
         product_of_kept(acc, b, col): acc = the tile of that matrix @ b from col on; b has cols
@@ -252,9 +252,9 @@ def tile(
         SettingError: a layout is unknown.
         ShapeError: there is no such tile, or kept is no size.
     """
-    if dtype not in KERNELS:
+    if not isinstance(dtype, str) or dtype not in KERNELS:
         raise DtypeError(f"gemm: tiles are of {', '.join(KERNELS)}, not {shown(dtype)}.")
-    if (out or dtype) not in RESULTS[dtype]:
+    if out is not None and not (isinstance(out, str) and out in RESULTS[dtype]):
         raise DtypeError(
             f"gemm: out is {shown(out)}; a tile of {dtype} is stored as "
             f"{' or '.join(RESULTS[dtype])}."
@@ -262,7 +262,7 @@ def tile(
     layouts = (
         check_name("a", a, LAYOUTS, SettingError), check_name("b", b, LAYOUTS, SettingError)
     )  # fmt: skip
-    by_wgmma = instruction == "wgmma"
+    by_wgmma = isinstance(instruction, str) and instruction == "wgmma"
     if instruction is not None and not (by_wgmma and dtype in HALVES):
         raise DtypeError(
             f"gemm: instruction is {shown(instruction)}; pass 'wgmma' for float16 or bfloat16, or "
@@ -276,9 +276,10 @@ def tile(
     from dxgemm.handwritten.frames.block_tile import kept_bytes
 
     configs = _configs(dtype, layouts, by_wgmma)
+    m, n = check_size("m", m), check_size("n", n)
     if (m, n) not in configs:
         known = ", ".join(f"{rows}x{cols}" for rows, cols in configs)
-        raise ShapeError(f"gemm: no tile of {dtype} is {shown(m)}x{shown(n)}; these are: {known}.")
+        raise ShapeError(f"gemm: no tile of {dtype} is {m}x{n}; these are: {known}.")
     room = check_size("kept", kept, most=2**20)
     config = configs[m, n]
     if by_wgmma:

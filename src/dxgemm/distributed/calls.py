@@ -110,7 +110,7 @@ class Call(NamedTuple):
         return digest(self._read(), ready)
 
     def _overlaps(self, out: torch.Tensor) -> bool:
-        """True if out lies in the memory of what is read."""
+        """True if out shares memory with what is read."""
         read = (x for x in self._read() if isinstance(x, torch.Tensor))
         used = {x.untyped_storage().data_ptr() for x in read}
         return out.numel() > 0 and out.untyped_storage().data_ptr() in used

@@ -260,10 +260,10 @@ class Choice:
 
     def __str__(self) -> str:
         problem = self.problem
-        size = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype} a rank"
+        size = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype} per rank"
         lines = [
             f"{problem.operation} {size}, {len(problem.row_counts)} ranks over {problem.link.name}",
-            f"  method          {self.method}, {self.chunks} chunks a shard: {self.rule}",
+            f"  method          {self.method}, {self.chunks} chunks per shard: {self.rule}",
             f"  gemm alone      {problem.gemm_us:10.1f} us",
             f"  moves alone     {problem.move_us:10.1f} us",
         ]

@@ -73,7 +73,7 @@ def gemm(
     mesh = a.device_mesh
     if mesh != b.device_mesh or mesh.ndim != 1:
         raise errors.UnsupportedProblemError(
-            f"gemm: a lies on {mesh}, b on {b.device_mesh}; pass one mesh of one dimension."
+            f"gemm: a is on {mesh}, b on {b.device_mesh}; pass one mesh of one dimension."
         )
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise errors.ShapeError(

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import cupy
+import numpy as np
 
 from dxgemm import api, contractions
 from dxgemm.drop_in.routing import Hook, Replaced, current
@@ -17,6 +18,10 @@ _PLAIN = (str, int, list, tuple, type(None))  # arguments that are no operands
 
 
 def _matmul(a: Any, b: Any, out: Any = None, **options: Any) -> Any:
+    if out is not None and a.ndim > 1 < b.ndim:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if out.shape[:-2] != batch:
+            raise UnsupportedProblemError("matmul: CuPy refuses an out of more matrices.")
     if a.ndim == b.ndim == 2:
         return api.gemm(a, b, out=out, **options)
     return api.matmul(a, b, out=out, **options)

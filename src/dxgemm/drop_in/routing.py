@@ -18,6 +18,7 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
+from dxgemm.call.prepare import prepare, run
 from dxgemm.compiler.locks import Guard, lock_across_forks
 from dxgemm.errors import (
     DtypeError,
@@ -74,6 +75,8 @@ class Hook(NamedTuple):
         theirs: computes a call by the library.
         stream: finds the library's current stream, from the arguments.
         dtype: finds the name of the operands' dtype, from the arguments and the named ones.
+        takes: True for keys of two arrays (`Library.inspect`) that `Patch.multiply` takes.
+        elsewhere: computes a call of others.
     """
 
     name: str
@@ -81,6 +84,8 @@ class Hook(NamedTuple):
     theirs: Callable[..., Any]
     stream: Callable[..., int]
     dtype: Callable[[Any, Mapping[str, Any]], str]
+    takes: Callable[..., bool] = lambda *_: False
+    elsewhere: Callable[..., Any] = lambda *_: None
 
 
 class _Decision:
@@ -89,13 +94,17 @@ class _Decision:
     Attributes:
         name: function that is called.
         own: computes a call by dxgemm; None to leave it to the library, for the reason.
+        options: those of `prepare` for two operands alone.
         routed, fell_through: calls so far; no other thread runs within `+= 1`.
     """
 
-    __slots__ = "fell_through", "name", "own", "reason", "routed"
+    __slots__ = "fell_through", "name", "options", "own", "reason", "routed"
 
-    def __init__(self, name: str, own: Callable[..., Any] | None, reason: str = "") -> None:
+    def __init__(
+        self, name: str, own: Callable[..., Any] | None, reason: str = "", precision: Any = None
+    ) -> None:
         self.name, self.own, self.reason = name, own, reason
+        self.options = None, None, None, precision, False, None, "", None, None
         self.routed = self.fell_through = 0
 
 
@@ -108,6 +117,9 @@ class Replaced:
     def put(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Replace an attribute of a module or a class."""
         self._kept.append((owner, name, vars(owner).get(name)))
+        is_class = isinstance(owner, type)
+        function.__module__ = owner.__module__ if is_class else owner.__name__  # for pickle
+        function.__qualname__ = f"{owner.__qualname__}.{name}" if is_class else name
         setattr(owner, name, function)
 
     def put_back(self) -> None:
@@ -130,6 +142,7 @@ class Patch:
             if precision is not None and _has_precision(precision, dtype):
                 options["precision"] = precision
         self._only = only
+        self._entered: list[None] = []  # one for each context that is entered and not left
         self._known: dict[Hashable, _Decision] = {}  # by layout
         self._lock = threading.Lock()
         self._routed: Counter[str] = Counter()  # without those of known layouts
@@ -138,11 +151,18 @@ class Patch:
     def __enter__(self) -> Patch:
         """Route products of this context, such as this thread or asyncio task."""
         install()
+        self._entered.append(None)
         _of_context.set((*_of_context.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _of_context.set(_of_context.get()[:-1])
+        if not self._entered:
+            raise SettingError("patch: its context is not entered.")
+        self._entered.pop()
+        stack = _of_context.get()
+        if self in stack:  # not where a generator is closed in another context
+            place = len(stack) - 1 - stack[::-1].index(self)
+            _of_context.set(stack[:place] + stack[place + 1 :])
         uninstall()
 
     def enable(self) -> Patch:
@@ -192,17 +212,44 @@ class Patch:
             arguments, named: arguments of the call.
         """
         decision = self._known.get(layout) or self._decide(hook, layout, arguments, named)
-        if decision.own is not None:
+        own = decision.own
+        if own is not None:
             try:
-                result = decision.own(*arguments, **named)
+                result = own(*arguments, **named)
             except DxgemmError as error:
-                lasts = not isinstance(error, LaunchError)  # which the next call need not meet
-                decision = self._fall_through(hook, layout, _text(error), lasts)
+                decision = self._refuse(hook, layout, error)
             else:
                 decision.routed += 1
                 return result
         decision.fell_through += 1
         return hook.theirs(*arguments, **named)
+
+    def multiply(self, hook: Hook, library: Any, a: Any, b: Any) -> Any:
+        """`compute` of two arrays of a `Library` alone: what `gemm` reads of them is the layout."""
+        a_pointer, a_key = library.inspect(a)
+        b_pointer, b_key = library.inspect(b)
+        layout = hook.name, a_key, b_key
+        decision = self._known.get(layout)
+        if decision is None:
+            if not hook.takes(a_key, b_key):
+                return hook.elsewhere(a, b)
+            decision = self._decide(hook, layout, (a, b), {})
+        if decision.own is not None:
+            keys = library, a_key, library, b_key, None, None, None, None
+            found = a, b, None, None, a_pointer, b_pointer, 0, 0, keys, a, library
+            try:
+                result = run(prepare(a, b, None, 1.0, 0.0, None, decision.options, found=found))
+            except DxgemmError as error:
+                decision = self._refuse(hook, layout, error)
+            else:
+                decision.routed += 1
+                return result
+        decision.fell_through += 1
+        return hook.theirs(a, b)
+
+    def _refuse(self, hook: Hook, layout: Hashable, error: DxgemmError) -> _Decision:
+        """Decision after an error; one of a launch need not come again."""
+        return self._fall_through(hook, layout, _text(error), not isinstance(error, LaunchError))
 
     def _fall_through(
         self, hook: Hook, layout: Hashable, reason: str, lasts: bool = True
@@ -243,7 +290,7 @@ class Patch:
             if reason:
                 return self._fall_through(hook, layout, reason)
         own = partial(hook.own, **options) if options else hook.own
-        return self._keep(layout, _Decision(hook.name, own))
+        return self._keep(layout, _Decision(hook.name, own, precision=options.get("precision")))
 
     def _timed(
         self, hook: Hook, options: Any, arguments: Any, named: Mapping[str, Any], stream: int
@@ -370,7 +417,7 @@ def patch(
         chosen = tuple(check_list("dtypes", dtypes, DtypeError))
         for name in chosen:
             check_name("dtypes", name, DTYPES, DtypeError)
-    if only not in ("faster", None):
+    if not (only is None or (isinstance(only, str) and only == "faster")):
         raise SettingError(f"patch: only is {shown(only)}; pass 'faster', or None for all calls.")
     if precision is not None and not any(_has_precision(precision, dtype) for dtype in chosen):
         check_precision(precision, chosen[0] if chosen else "float32")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -21,8 +21,9 @@ from torch.jit._builtins import _register_builtin
 from dxgemm import api
 from dxgemm.drop_in import routing
 from dxgemm.drop_in.routing import Hook, Replaced, current
-from dxgemm.errors import DxgemmError
+from dxgemm.errors import DxgemmError, ShapeError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.arrays import Unusable, find_library
 
 OPERATORS = ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm")
 # Functions of Python for two matrices or batches, and the operator that they call for plain ones.
@@ -31,7 +32,6 @@ DIRECT = (
     (torch.Tensor, "mm", "mm"), (torch.Tensor, "matmul", "mm"), (torch.Tensor, "bmm", "bmm"),
     (torch.Tensor, "__matmul__", "mm"),
 )  # fmt: skip
-_PLAIN = torch.Tensor, torch.nn.Parameter
 _DEVICE = "CPU" if simulator_enabled() else "CUDA"
 _NAMES = {getattr(torch, name): name for name in routing.DTYPES}
 _INVARIANT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -52,7 +52,7 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name, (kernel, direct) in functions.items():
-            _State.library.impl(name, kernel, _DEVICE, with_keyset=True)
+            _State.library.impl(name, kernel, _DEVICE)
             for owner, attribute, function in direct:
                 _State.replaced.put(owner, attribute, function)
 
@@ -60,12 +60,14 @@ def install() -> None:
 @cache
 def _functions() -> dict[str, tuple[Callable[..., Any], list[tuple[Any, str, Any]]]]:
     """Find the kernel that overrides each operator, and the functions that replace Python's."""
-    functions = {}
+    functions, is_watched = {}, _make_is_watched()
+    # torch's kernels are called for plain tensors of its device, whatever else a call had to pass.
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
     for name in OPERATORS:
-        kernel = torch.library.get_kernel(f"aten::{name}", _DEVICE)
-        hook = Hook(f"torch.{name}", _own(name), kernel.call_boxed, _stream, _dtype)
+        theirs = partial(torch.library.get_kernel(f"aten::{name}", _DEVICE).call_boxed, keys)
+        hook = Hook(f"torch.{name}", _own(name), theirs, _stream, _dtype)
         direct = [
-            (owner, attribute, _direct(getattr(owner, attribute), hook))
+            (owner, attribute, _direct(getattr(owner, attribute), hook, is_watched))
             for owner, attribute, of in DIRECT
             if of == name
         ]
@@ -110,7 +112,7 @@ def batch_invariant() -> Iterator[None]:
         routing.uninstall()
 
 
-def _stream(_: Any, a: torch.Tensor, *others: Any) -> int:
+def _stream(a: torch.Tensor, *others: Any) -> int:
     return 0 if a.device.type == "cpu" else torch.cuda.current_stream(a.device).cuda_stream
 
 
@@ -121,87 +123,86 @@ def _dtype(arguments: Any, _: Any) -> str:
 
 def _hooked(hook: Hook) -> Callable[..., torch.Tensor]:
     name = hook.name
+    is_batch = "bmm" in name
+    ndims = (3, 3) if is_batch else (2, 1) if "mv" in name else (2, 2)
 
-    def product(keyset: Any, *operands: torch.Tensor, **factors: Any) -> torch.Tensor:
+    def product(*operands: torch.Tensor, **factors: Any) -> torch.Tensor:
+        a, b = operands[-2:]
+        a_shape, b_shape = a.shape, b.shape
+        if (len(a_shape), len(b_shape)) != ndims or (is_batch and a_shape[0] != b_shape[0]):
+            return hook.theirs(*operands, **factors)  # refuses what `gemm` broadcasts
         if _State.invariant:
             if operands[-1].dtype not in _INVARIANT_DTYPES:
-                return hook.theirs(keyset, *operands, **factors)
+                return hook.theirs(*operands, **factors)
             try:
-                return hook.own(keyset, *operands, **factors, batch_invariant=True)
+                return hook.own(*operands, **factors, batch_invariant=True)
             except DxgemmError as error:
                 error.name_call(hook.name)
                 raise
         patch = current()
         if patch is None:
-            return hook.theirs(keyset, *operands, **factors)
-        a, b = operands[-2:]
+            return hook.theirs(*operands, **factors)
         # In one piece: each step of a loop would take as long as a field.
         layout: tuple[Any, ...] = (
-            name, a.shape, a.stride(), a.dtype, b.shape, b.stride(), b.dtype
+            name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
         )  # fmt: skip
         if len(operands) > 2 or factors:
             addend = operands[0]
             layout += addend.shape, addend.stride(), addend.dtype, *factors.items()
-        return patch.compute(hook, layout, (keyset, *operands), factors)
+        return patch.compute(hook, layout, operands, factors)
 
     return product
 
 
-def _direct(theirs: Callable[..., Any], hook: Hook) -> Callable[..., Any]:
+def _direct(
+    theirs: Callable[..., Any], hook: Hook, is_watched: Callable[[], bool]
+) -> Callable[..., Any]:
     """Function that takes plain matrices past the dispatcher, and leaves all else to torch."""
-    name, ndim = hook.name, 3 if hook.name == "torch.bmm" else 2
-    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _DEVICE))
-    hook = hook._replace(own=lambda _, a, b, **options: api.gemm(a, b, **options))
+    ndim = 3 if hook.name == "torch.bmm" else 2
+    library, kinds = find_library("a", torch.empty(0)), (torch.Tensor, torch.nn.Parameter)
     is_compiling = torch.compiler.is_compiling
+
+    def takes(*keys: Any) -> bool:
+        """True for memory of the GPU whose values are those of the tensors, of one batch."""
+        return all(
+            type(key) is not Unusable and len(key[0]) == ndim
+            and key[3].type == _DEVICE.lower() and not key[5] and key[0][:-2] == keys[0][0][:-2]
+            for key in keys
+        )  # fmt: skip
+
+    hook = hook._replace(own=api.gemm, takes=takes, elsewhere=theirs)
 
     @wraps(theirs)
     def product(*operands: Any, **options: Any) -> Any:
-        if len(operands) != 2 or options or is_compiling():
+        if len(operands) != 2 or options or is_compiling() or is_watched():
             return theirs(*operands, **options)
         a, b = operands
-        if not (_is_plain(a) and _is_plain(b)) or _any_mode():
-            return theirs(a, b)
-        a_shape, b_shape = a.shape, b.shape
-        if not len(a_shape) == ndim == len(b_shape):
-            return theirs(a, b)
         patch = current()
-        if patch is None:
-            return hook.theirs(keyset, a, b)
-        layout = name, a_shape, a.stride(), a.dtype, b_shape, b.stride(), b.dtype
-        return patch.compute(hook, layout, (keyset, a, b), {})
+        if (
+            patch is None or type(a) not in kinds or type(b) not in kinds
+            or a.requires_grad or b.requires_grad
+        ):  # fmt: skip
+            return theirs(a, b)
+        return patch.multiply(hook, library, a, b)
 
     return product
 
 
-_on_gpu, _strided = getattr(torch.Tensor, f"is_{_DEVICE.lower()}").__get__, torch.strided
-
-
-def _is_plain(x: Any) -> bool:
-    """True for a tensor in memory of the GPU as it says, without gradients."""
-    return (
-        type(x) in _PLAIN and _on_gpu(x) and x.layout is _strided
-        and not (x.requires_grad or x.is_nested or x.is_neg() or x._is_zerotensor())
-    )  # fmt: skip
-
-
-def _make_any_mode() -> Callable[[], bool]:
+def _make_is_watched() -> Callable[[], bool]:
     """Function that tells whether anything is active that looks at torch's calls."""
     c, functorch = torch._C, torch._C._functorch
     in_function_mode, is_autocast = c._is_torch_function_mode_enabled, c._is_any_autocast_enabled
     dispatch_modes, trace = c._len_torch_dispatch_stack, c._get_tracing_state
     transform = functorch.peek_interpreter_stack
 
-    def any_mode() -> bool:
+    def is_watched() -> bool:
         return (
             dispatch_modes() > 0 or in_function_mode() or is_autocast()
             or forward_ad._current_level >= 0
             or transform() is not None or trace() is not None or _State.invariant > 0
         )  # fmt: skip
 
-    return any_mode
-
-
-_any_mode = _make_any_mode()
+    return is_watched
 
 
 def _levels() -> int:
@@ -211,32 +212,29 @@ def _levels() -> int:
 
 def _own(name: str) -> Callable[..., torch.Tensor]:
     """Function that computes an operator by `gemm`."""
-    is_vector = name in ("mv", "addmv")
+    is_vector, adds = name in ("mv", "addmv"), name.startswith(("add", "badd"))
 
-    def add(
-        _: Any, addend: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *,
-        beta: Any = 1, alpha: Any = 1, **options: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    def compute(
+        *operands: torch.Tensor, beta: Any = int(adds), alpha: Any = 1, **options: Any
+    ) -> torch.Tensor:
+        *addends, a, b = operands
+        c = out = None
+        cols = () if is_vector else b.shape[-1:]
+        for addend in addends:
+            try:
+                c = addend.expand((*a.shape[:-1], *cols))
+            except RuntimeError as error:  # of shapes that torch refuses in its own words
+                raise ShapeError(f"gemm: {error}") from error
+            c = c[:, None] if is_vector else c
+            out = a.new_empty(c.shape)
         if is_vector:
-            addend, b = addend.expand(a.shape[:1])[:, None], b[:, None]
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-        c = addend.expand(out.shape)
-        if _levels() < 0 and not (addend.requires_grad or a.requires_grad or b.requires_grad):
+            b = b[:, None]
+        # Below autograd, operands still say that they need gradients or have tangents.
+        if _levels() < 0 and not any(x.requires_grad for x in operands):
             result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         else:
             with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
                 result = api.gemm(a, b, c, alpha, beta, out=out, **options)
         return result[:, 0] if is_vector else result
 
-    def multiply(_: Any, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
-        if is_vector:
-            b = b[:, None]
-        # Below autograd, operands still say that they need gradients or have tangents.
-        if _levels() < 0 and not (a.requires_grad or b.requires_grad):
-            result = api.gemm(a, b, **options)
-        else:
-            with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
-                result = api.gemm(a, b, **options)
-        return result[:, 0] if is_vector else result
-
-    return multiply if name in ("mm", "bmm", "mv") else add
+    return compute

@@ -35,7 +35,14 @@ from dxgemm.epilogues.catalogue import (
     tanh,
 )
 from dxgemm.epilogues.chain import BoundEpilogue
-from dxgemm.epilogues.elementary import fast_tanh, logistic, normal_cdf
+from dxgemm.epilogues.elementary import (
+    fast_tanh,
+    logistic,
+    normal_cdf,
+    pair_max,
+    pair_min,
+    pair_sum,
+)
 from dxgemm.epilogues.function import Epilogue, epilogue
 from dxgemm.epilogues.inner_function import Inner, inner
 from dxgemm.epilogues.kinds import (
@@ -78,6 +85,9 @@ __all__ = [
     "logistic",
     "magnitude",
     "normal_cdf",
+    "pair_max",
+    "pair_min",
+    "pair_sum",
     "phase",
     "relu",
     "residual",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -89,6 +89,34 @@ def calls_taking(code: CodeType, variable: str) -> list[tuple[str, int]] | None:
                 return None
             found.append((called, count - following))
     return found
+
+
+def variables_passed(code: CodeType, methods: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Find calls of methods that are passed a local variable, in a place of their arguments.
+
+    Args:
+        methods: the place, by the name of the method.
+
+    Yields:
+        The global or closure variable whose method is called, and the local variable.
+    """
+    steps = list(dis.get_instructions(code))
+    for at, step in enumerate(steps):
+        if step.opname not in ATTRIBUTES or step.argval not in methods:
+            continue
+        stack: list[Any] = []  # names of variables; None for any other value
+        for load in steps[at + 1 :]:
+            if load.opname in ("PRECALL", "CALL") and load.arg == len(stack):
+                if variable := stack[methods[step.argval]]:
+                    yield steps[at - 1].argval, variable
+                break
+            if load.opname.startswith("LOAD_FAST"):
+                stack += _named_by(load)
+            elif load.opname not in ("CACHE", "PUSH_NULL"):
+                size = len(stack) + dis.stack_effect(load.opcode, load.arg, jump=False)
+                is_pushed = load.opname.startswith("LOAD_") and load.opname not in ATTRIBUTES
+                kept = len(stack) if is_pushed else min(len(stack), size) - 1
+                stack = stack[:kept] + [None] * (size - kept)
 
 
 def _named_by(step: dis.Instruction) -> tuple[Any, ...]:

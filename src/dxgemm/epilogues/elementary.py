@@ -58,6 +58,26 @@ def smaller(x: Any, y: Any) -> Any:
     return x if x < y or x != x else y
 
 
+def pair_max(x: Any, y: Any) -> Any:
+    """The larger of each two int16; an int32 holds a pair of them."""
+    return _of_pairs(np.maximum, x, y)
+
+
+def pair_min(x: Any, y: Any) -> Any:
+    """The smaller of each two int16; an int32 holds a pair of them."""
+    return _of_pairs(np.minimum, x, y)
+
+
+def pair_sum(x: Any, y: Any) -> Any:
+    """Sums of int16, which wrap around; an int32 holds a pair of them."""
+    return _of_pairs(np.add, x, y)
+
+
+def _of_pairs(function: Any, *words: Any) -> Any:
+    pairs = (np.array([word], np.int64).astype(np.int32).view(np.int16) for word in words)
+    return function(*pairs).view(np.int32)[0]
+
+
 def tanh(x: Any) -> Any:
     """tanh(x); NaN stays NaN."""
     return math.tanh(x)

@@ -18,7 +18,7 @@ from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
 from dxgemm.epilogues.literals import check_unchanged, compiled_function, record
 from dxgemm.epilogues.reads import FunctionHolder, are_outdated, digest_of, reads_parameter
 from dxgemm.epilogues.signature import LEADING, PAIR_LEADING, outputs_of, parameters_of
-from dxgemm.errors import DxgemmError, EpilogueError, named_in_errors
+from dxgemm.errors import DxgemmError, EpilogueError, named_in_errors, shown
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.arguments import check_flag
 
@@ -338,7 +338,10 @@ def _epilogue_of(function: Any, outputs: Any, pairs: Any, real: Any) -> Epilogue
 def check_plain(function: Any, prefix: str = "") -> None:
     """Refuse what is no plain Python function; `prefix` comes before its name in errors."""
     if not isinstance(function, FunctionType):
-        name = getattr(function, "__name__", None) or repr(function)
+        try:
+            name = str(function.__name__)
+        except Exception:
+            name = shown(function)
         raise epilogue_error(
             prefix + name, f"it is a {type(function).__name__}; decorate a plain Python function."
         )

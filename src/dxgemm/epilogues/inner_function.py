@@ -157,6 +157,7 @@ def inner(
     *, add: str | Callable[..., Any] = "sum", identity: Total | None = None,
     finish: Callable[..., Any] | None = None, symmetric: bool = False,
 ) -> Callable[[Callable[..., Any]], Inner]: ...  # fmt: skip
+@named_in_errors("inner")
 def inner(
     function: Any = None, /, add: Any = "sum", *,
     identity: Any = None, finish: Any = None, symmetric: Any = False,
@@ -172,7 +173,7 @@ def inner(
 
     `dxgemm.inners` has these and more. x and y are numbers of the dtype of sums: float16 and
     bfloat16 are widened to float32, integers of up to 32 bits to int32. What the function returns
-    is converted to it before it is added.
+    is converted to it before it is added. Complex numbers are summed, by "sum".
 
     Args:
         function: a Python function of (x, y), or of (total, x, y) if it adds too; what it may do
@@ -204,7 +205,7 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     check_plain(function, INNER)
     count = _count(function, (2, 3), "(x, y), or (total, x, y)")
     if not isinstance(identity, tuple):
-        _check_value(function, count)
+        _check_value(function)
     way, start = add if isinstance(add, str) else "", identity
     if isinstance(add, str):
         if add not in WAYS:
@@ -218,7 +219,7 @@ def _inner_of(function: Any, add: Any, identity: Any, finish: Any, symmetric: An
     else:
         check_plain(add, INNER)
         if _count(add, (2,), "(total, value)") and not isinstance(identity, tuple):
-            _check_value(add, 2)
+            _check_value(add)
         start = _start_of(identity, add)
         if isinstance(start, tuple) and finish is None:
             raise SettingError(
@@ -281,10 +282,10 @@ def _step_of(function: FunctionType, add: FunctionType, is_tuple: bool) -> Funct
 
 def _finish_of(function: Any, is_tuple: bool) -> Epilogue:
     check_plain(function, INNER)
-    count = _count(function, (1,), "a total")
+    _count(function, (1,), "a total")
     if is_tuple:
         return Epilogue(function, ())
-    _check_value(function, count)
+    _check_value(function)
 
     def finish(value, row, col):  # type: ignore[no-untyped-def]
         return function(value)
@@ -292,16 +293,16 @@ def _finish_of(function: Any, is_tuple: bool) -> Epilogue:
     return Epilogue(update_wrapper(finish, function), ())  # type: ignore[arg-type]
 
 
-def _check_value(function: FunctionType, count: int) -> None:
-    """Refuse a function that returns no real number, as far as the host can tell."""
+def _check_value(function: FunctionType) -> None:
+    """Refuse a function that returns no number, as far as the host can tell."""
     try:
         with np.errstate(all="ignore"):
-            value = function(*[np.float32(1.0)] * count)
+            value = function(*[np.float32(1.0)] * function.__code__.co_argcount)
     except Exception:  # of what only kernels compute
         return
-    if not isinstance(value, numbers.Real | np.bool_ | None):  # None is found by its code
+    if not isinstance(value, numbers.Number | np.bool_ | None):  # None is found by its code
         raise epilogue_error(
-            INNER + function.__name__, f"it returns {shown(value)}; return one real number."
+            INNER + function.__name__, f"it returns {shown(value)}; return one number."
         )
 
 

@@ -82,8 +82,8 @@ class Reduction:
         axis = self.axis
         if axis is not None and not (_is_integer(axis) and -2 <= axis <= 1):
             raise EpilogueError(
-                f"gemm: axis is {shown(axis)}; pass 1 or -1 for one result a row, 0 or -2 for one "
-                "a column, None for one a matrix."
+                f"gemm: axis is {shown(axis)}; pass 1 or -1 for one result per row, 0 or -2 for "
+                "one per column, None for one per matrix."
             )
         if axis is not None:
             object.__setattr__(self, "axis", int(axis) % 2)

@@ -42,7 +42,7 @@ def gemm(
             beta 1, the default, added as it is; `dxgemm.gemm` writes its c, so beta is 0 there.
         alpha, beta: Python numbers, part of what is compiled. beta is ignored if there is no c.
         transpose_a, transpose_b: True for an a of (k, m) or a b of (n, k): A or B is its transpose,
-            which is read where it lies. XLA copies a transpose that it is asked for.
+            which is read in place. XLA copies a transpose that it is asked for.
         precision, batch_invariant: as `dxgemm.gemm` takes them.
 
     Returns:
@@ -133,7 +133,8 @@ def _backward(options: Options, operands: tuple[Any, ...], grad: Any) -> tuple[t
     rows, grad_rows = a, grad
     if a.ndim == 3 and len(b) == 1 < len(a) and not (a_turned or b_turned):
         # One product of all rows adds up what the matrices give.
-        rows, grad_rows = (x.reshape(1, -1, x.shape[-1]) for x in (a, grad))
+        # The number of rows, as -1 cannot be found of no columns.
+        rows, grad_rows = (x.reshape(1, len(x) * x.shape[1], x.shape[2]) for x in (a, grad))
     if b_turned:
         grad_b = _product(plain._replace(transpose_a=True, transpose_b=a_turned), (grad_rows, rows))
     else:

@@ -98,8 +98,8 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
         problem = scattered_problem(problem, shared)
     own = gathered_problem(problem, shared) if rows else problem
     is_float8 = problem.dtype in FLOAT8  # no other kernel reads what this one must copy
-    lying = replace(own, batch=count, copies_any_size=is_float8)
-    whole = lying.aligned if is_float8 else lying
+    in_place = replace(own, batch=count, copies_any_size=is_float8)
+    whole = in_place.aligned if is_float8 else in_place
     reason = refusal(whole, shared, device.arch)
     if reason and is_float8:
         raise UnsupportedProblemError(
@@ -116,7 +116,7 @@ def lower_group(group: OffsetGroup, device: DeviceFacts) -> Program:
     else:
         takes_wgmma = reason is None
         program = _lower_table(whole, shared, offsets_dtype, device, offsets, fused, takes_wgmma)
-        program = with_copies(lying, whole, program)
+        program = with_copies(in_place, whole, program)
     if rows and indices:
         program = lower_gathered(problem, shared, rows, indices, program)
     if out_rows and out_indices:

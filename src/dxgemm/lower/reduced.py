@@ -23,7 +23,7 @@ from dxgemm.epilogues.reduction import (
     reduced_dtype,
 )
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
+from dxgemm.handwritten.kernels import merge_partials, reduce_tiles, select_rows
 from dxgemm.lower.product import lower_product
 from dxgemm.lower.quantised import quantising_program
 from dxgemm.lower.steps import file_step
@@ -36,6 +36,7 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.program import OUT, Name, Program, Symbol, Value, parameters
 
 MANY_LINES = 64  # from this number of lines on, a few threads merge each of them
+MANY_ROWS = 2048  # from this number of rows on, a warp selects from thousands of elements
 
 
 class ResultArray(NamedTuple):
@@ -185,15 +186,21 @@ class _Lowering:
         """Add the kernel that reduces the matrix, or a part of it, to partial results."""
         from dxgemm.handwritten.parts.reduction import slot_count
 
-        problem, config = self._problem, configs_of(reduce_tiles)[self._is_long]
-        tile, sizes = (config.tile_m, config.tile_n), (problem.m, problem.n)
-        slots = slot_count(config, tile, self._reduction, sizes, reduce_tiles.READ_WIDTH)
+        problem, is_selected = self._problem, self._is_long and self._reduction.axis != 0
+        file: Any = select_rows if is_selected else reduce_tiles
+        if is_selected:
+            config = configs_of(file)[problem.batch * problem.m < MANY_ROWS]
+            slots = select_rows.slot_count(config, problem.n)
+        else:
+            config = configs_of(file)[self._is_long]
+            tile, sizes = (config.tile_m, config.tile_n), (problem.m, problem.n)
+            slots = slot_count(config, tile, self._reduction, sizes, reduce_tiles.READ_WIDTH)
         partials = self._of_tiles(slots)
         if problem.out_dtype in COMPLEX_PARTS:
             strides = in_parts(strides)
         dtype = COMPLEX_PARTS.get(problem.out_dtype, problem.out_dtype)
         read = replace(self._arguments(problem.m, problem.n, problem.n), dtype=dtype, a=strides)
-        self._add(reduce_tiles, read, (), partials.operands, matrix)
+        self._add(file, config, read, (), partials.operands, matrix)
         return partials
 
     def _merge(self, partials: Partials, part: int = 0) -> None:
@@ -241,7 +248,8 @@ class _Lowering:
     ) -> None:
         count = self._reduction.count
         merged = self._arguments(partials.lines, count, partials.slots, tuple(arrays))
-        self._add(merge_partials, merged, variant, tuple(values), partials.buffers[0])
+        config = configs_of(merge_partials)[2 * self._is_long + (merged.m < MANY_LINES)]
+        self._add(merge_partials, config, merged, variant, tuple(values), partials.buffers[0])
 
     def _arguments(
         self, m: int, n: int, k: int, operands: tuple[FusedOperand, ...] = ()
@@ -254,16 +262,12 @@ class _Lowering:
     def _add(
         self,
         file: Any,
+        config: Any,
         arguments: KernelArguments,
         variant: tuple[str, ...],
         operands: tuple[Value, ...],
         source: Symbol,
     ) -> None:
-        configs = configs_of(file)
-        if file is merge_partials:
-            config = configs[2 * self._is_long + (arguments.m < MANY_LINES)]
-        else:
-            config = configs[self._is_long]
         values = source, source, source, source, 0, 0
         step = file_step(file, arguments, variant, config, values=values, operands=operands)
         self.program += Program((step,))

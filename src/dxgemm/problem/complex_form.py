@@ -1,12 +1,12 @@
 """Complex problems as real ones of twice the columns and twice the k, or as they are.
 
-A row-major complex matrix (m, n) is a real one (m, 2 n) as it lies, whose neighbours are real and
+A row-major complex matrix (m, n) is a real one (m, 2 n) in memory, whose neighbours are real and
 imaginary parts. So C (m, n) = a (m, k) @ b (k, n) is a real product of the matrices (m, 2 k), as
 a lies, and (2 k, 2 n): b expanded by a copy, in which the row [re, im, ...] of b times i follows
 each row. It takes as many operations as complex arithmetic does, 8 m n k, in the same terms.
 
 With few rows, expanding b costs more than the product. Then its real and its imaginary parts make
-two rows of each row of a, whose real product with b as it lies, (k, 2 n), has all products of
+two rows of each row of a, whose real product with b in place, (k, 2 n), has all products of
 parts. Or out.T = b.T @ a.T is computed, in which a is the operand to expand.
 
 Most products in the dtype's own arithmetic are not expanded: one kernel reads complex elements as
@@ -75,8 +75,8 @@ class ComplexForm:
 
     Attributes:
         problem: the complex problem, in the orientation in which it is computed.
-        product: the real problem; a c that is another array lies as the result does. Or the complex
-            problem for one kernel, see `direct_form`.
+        product: the real problem; a c that is another array has the strides of the result. Or the
+            complex problem for one kernel, see `direct_form`.
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
             the product is written, and "out" takes the result from the workspace to its place.
@@ -92,7 +92,7 @@ class ComplexForm:
 
     @property
     def is_direct(self) -> bool:
-        """True if one kernel multiplies complex elements as they lie."""
+        """True if one kernel multiplies complex elements in place."""
         return self.product.dtype in COMPLEX_PARTS
 
     @property
@@ -112,7 +112,7 @@ class ComplexForm:
 
     def __str__(self) -> str:
         if self.is_direct:
-            text = "real and imaginary parts in one kernel, as they lie"
+            text = "real and imaginary parts in one kernel, in place"
             return "; ".join([text, *(f"copy: {name} conjugated" for name in self.copies)])
         if self.problem.triangle:
             return f"two products of {self.product.dtype}, by half their tiles: real and imaginary"
@@ -193,7 +193,7 @@ def real_forms(problem: Problem, conjugates: str) -> list[ComplexForm]:
 
 
 def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:
-    """Form that reads b as it lies, rows of which are contiguous.
+    """Form that reads b in place, whose rows are contiguous.
 
     With the conjugate of b, it is the conjugate of a product with b.
     """
@@ -211,7 +211,7 @@ def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:
 
 
 def _expanded_form(problem: Problem, conjugates: str) -> ComplexForm:
-    """Form in which b is expanded, and a read as it lies if its rows are contiguous."""
+    """Form in which b is expanded, and a is read in place if its rows are contiguous."""
     real = COMPLEX_PARTS[problem.dtype]
     m, n, k = problem.m, problem.n, problem.k
     copies: dict[str, ComplexCopy] = {}
@@ -325,7 +325,7 @@ def _parted(
 
 
 def scaling_copy(form: ComplexForm) -> ComplexCopy:
-    """Copy of beta * c to where the result is written; the two lie alike."""
+    """Copy of beta * c to where the result is written; both have the same strides."""
     product, problem = form.product, form.problem
     in_place = in_parts(problem.out)
     return ComplexCopy(
@@ -351,7 +351,7 @@ def result_in_parts(problem: Problem) -> Strides:
 def _copy_arguments(
     dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides, copies: int = 1
 ) -> KernelArguments:
-    """Arguments of a copy; a batch whose rows lie evenly on both sides is one matrix.
+    """Arguments of a copy; a batch whose rows have one stride on both sides is one matrix.
 
     Args:
         dtype: dtype of the real and the imaginary parts.

@@ -249,7 +249,10 @@ def _check_dtypes(
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return product
-        way_out = f"<c> and <out> must both be {' or both '.join(allowed)}."
+        written = [f"<{name}>" for name in ("c", "out") if name in dtypes]
+        both = " both" if len(written) > 1 else ""
+        listed = f" or{both} ".join(allowed)
+        way_out = f"{' and '.join(written)} must{both} be {listed}."
     listed = ", ".join(f"<{name}> is {dtype}" for name, dtype in dtypes.items())
     raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
 

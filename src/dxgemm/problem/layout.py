@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -268,25 +268,26 @@ def share_elements(pointer: int, layout: Layout, other_pointer: int, other: Layo
     `numpy.shares_memory` decides, on arrays that carry the addresses and are never read.
     """
     try:
-        return np.shares_memory(
-            _address_array(pointer, layout),
-            _address_array(other_pointer, other),
-            max_work=10**6,  # type: ignore[arg-type]
-        )
+        arrays = address_array(pointer, layout), address_array(other_pointer, other)
+        return np.shares_memory(*arrays, max_work=10**6)  # type: ignore[arg-type]
     except (np.exceptions.TooHardError, ValueError):  # or more elements than NumPy counts
         return True
 
 
 class _AddressArray:
-    def __init__(self, pointer: int, layout: Layout) -> None:
+    """Memory at an address in NumPy's protocol."""
+
+    def __init__(self, pointer: int, layout: Layout, owner: Any) -> None:
+        self._owner = owner
         self.__array_interface__ = {
             "version": 3,
             "shape": layout.shape,
             "strides": layout.strides,
             "typestr": f"|V{layout.item_size}",  # NumPy alone has no bfloat16
-            "data": (pointer, True),
+            "data": (pointer, layout.read_only),
         }
 
 
-def _address_array(pointer: int, layout: Layout) -> np.ndarray:
-    return np.asarray(_AddressArray(pointer, layout))
+def address_array(pointer: int, layout: Layout, owner: Any = None) -> np.ndarray:
+    """Array of bytes of an element each, at an address of the host; it keeps its owner alive."""
+    return np.asarray(_AddressArray(pointer, layout, owner))

@@ -266,7 +266,7 @@ class Problem:
 
     @cached_property
     def aligned_operands(self) -> tuple[Strides | None, Strides | None]:
-        """Strides of aligned copies of a and b, in a workspace; None for one read as it lies.
+        """Strides of aligned copies of a and b, in a workspace; None for one read in place.
 
         Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16
         bytes. The lines of copies are `copied_step` apart.

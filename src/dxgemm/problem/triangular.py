@@ -1,7 +1,7 @@
 """Triangular operands: kernels put zeros beside their diagonals, or read copies that have them.
 
 The copies are in a workspace, K-major or MN-major as the operand is, with aligned lines. A kernel
-that skips zeros reads few elements beyond the diagonal (`k_ranges.BAND`); for others the copy is
+that skips zeros reads few elements beyond the diagonal (`k_ranges.band`); for others the copy is
 whole.
 """
 
@@ -29,7 +29,7 @@ class CleanCopy(NamedTuple):
 
     Attributes:
         name: "a" or "b", in the orientation of kernels.
-        sizes: m lines of n elements, from the strides a to the strides out.
+        sizes: m lines of n elements, from the strides a to the strides out; k is not known yet.
         triangle: "lower" or "upper", of the lines.
         unit_dtype: dtype of the ones on the diagonal; "" for the operand's own diagonal.
         parts: "pairs" of complex elements, with strides of parts; "2" or "4" of words of so many
@@ -120,7 +120,7 @@ def _copy_of(problem: Problem, name: str, triangle: str) -> tuple[CleanCopy, Str
         copied_as = f"int{8 * ITEM_SIZES[dtype]}"
     sizes = batch, rows, cols, width
     arguments = KernelArguments(
-        copied_as, rows, cols, k_ranges.BAND, batch, read, out=written,
+        copied_as, rows, cols, 0, batch, read, out=written,
         extents={name: ((*steps, 1), sizes) for name, steps in
                  (("a", read), ("b", read), ("out", written))},
     )  # fmt: skip

@@ -24,7 +24,13 @@ import numpy as np
 
 from dxgemm.errors import ArrayTypeError, LaunchError, MissingPackageError, ReadOnlyError
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.layout import Layout, byte_extent, contiguous_strides, normalised
+from dxgemm.problem.layout import (
+    Layout,
+    address_array,
+    byte_extent,
+    contiguous_strides,
+    normalised,
+)
 from dxgemm.runtime.arrays import (
     HOST,
     LEAST_ADDRESS,
@@ -81,7 +87,8 @@ class Export:
 
     def as_numpy(self) -> np.ndarray:
         """View of the same memory, which is the host's."""
-        return np.asarray(_HostMemory(self)).view(numpy_dtype(self.layout.dtype))
+        array = address_array(self.pointer, self.layout, owner=self)
+        return array.view(numpy_dtype(self.layout.dtype))
 
     def indexable(self) -> Any:
         """View of the same memory that can be indexed: by NumPy, or by CuPy on a GPU."""
@@ -104,22 +111,6 @@ class Export:
     def finish(self) -> Any:
         """Return the object that the caller gets, if this is a result; its launch is queued."""
         return self.array
-
-
-class _HostMemory:
-    """Memory of an export in NumPy's protocol."""
-
-    def __init__(self, export: Export) -> None:
-        layout, self._export = export.layout, export
-        dtype = numpy_dtype(layout.dtype)
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": layout.shape,
-            "strides": layout.strides,
-            # NumPy alone has no bfloat16.
-            "typestr": dtype.str if dtype.kind != "V" else f"<i{dtype.itemsize}",
-            "data": (export.pointer, layout.read_only),
-        }
 
 
 class _JaxArray(Export):

@@ -79,7 +79,7 @@ def _box_of(element: str, box: tuple[int, ...]) -> tuple[Any, list[Any], tuple[A
     modes = (
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         _swizzles()[box[0] * item_bytes],
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return kind, [driver.cuuint32_t(extent) for extent in box], modes

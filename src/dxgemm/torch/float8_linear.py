@@ -11,7 +11,7 @@ from dxgemm.call.quantise import quantise_rows_into
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.operands import FLOAT8_LARGEST, LEAST_LARGEST
 from dxgemm.torch.linear_operators import check_linear
-from dxgemm.torch.operands import as_matrix, check_tensor, named_in_errors
+from dxgemm.torch.operands import as_matrix, check_dtype, check_tensor, named_in_errors
 from dxgemm.torch.product_operators import gemm_operator
 from dxgemm.torch.scaled_operators import FLOAT8, scaled_operator
 
@@ -37,11 +37,8 @@ def quantise_rows(
             dtype is none of float8.
     """
     check_tensor("x", x)
-    if dtype not in FLOAT8 or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise errors.DtypeError(
-            f"x is {x.dtype} and dtype is {dtype}; pass float32, float16 or bfloat16, and "
-            "float8_e4m3fn or float8_e5m2."
-        )
+    check_dtype("x", x.dtype, (torch.float32, torch.float16, torch.bfloat16))
+    check_dtype("dtype", dtype, FLOAT8)
     if x.ndim == 0:
         raise errors.ShapeError("x is a number; pass a tensor with rows.")
     values, scales = quantise_operator(as_matrix(x), dtype)
@@ -76,7 +73,9 @@ def _product(
     a_dtype, b_dtype, out_dtype = dtypes
     left, scale_a = quantise_rows(a, a_dtype)
     right, scale_b = quantise_rows(b, b_dtype)
-    return scaled_operator(left, right.mT, scale_a, scale_b.mT, bias, None, out_dtype)
+    return scaled_operator(
+        "scaled_mm", left, right.mT, scale_a, scale_b.mT, None, bias, None, out_dtype, False
+    )
 
 
 class _Float8Linear(torch.autograd.Function):
@@ -148,10 +147,7 @@ def float8_linear(
         check_tensor(name, operand)
     if bias is not None:
         check_tensor("bias", bias)
-    if gradients not in GRADIENTS:
-        raise errors.SettingError(
-            f"gradients is {gradients}; pass torch.bfloat16 or torch.float8_e5m2."
-        )
+    check_dtype("gradients", gradients, GRADIENTS, errors.SettingError)
     check_linear(x, weight, bias)
     result: torch.Tensor = _Float8Linear.apply(as_matrix(x), weight, bias, gradients)
     return result.reshape(*x.shape[:-1], weight.shape[0])
@@ -165,9 +161,11 @@ class Float8Linear(torch.nn.Linear):
         gradients: as `float8_linear` takes it.
     """
 
+    @named_in_errors("Float8Linear")
     def __init__(
         self, *arguments: Any, gradients: torch.dtype = torch.bfloat16, **options: Any
     ) -> None:
+        check_dtype("gradients", gradients, GRADIENTS, errors.SettingError)
         super().__init__(*arguments, **options)
         self.gradients = gradients
 

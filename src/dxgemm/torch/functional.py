@@ -6,9 +6,15 @@ from typing import Any
 
 import torch
 
-from dxgemm.errors import SettingError, ShapeError
-from dxgemm.torch.operands import as_flag, check_tensor, list_shapes, named_in_errors
-from dxgemm.torch.scaled_operators import scaled_operator
+from dxgemm.errors import SettingError, ShapeError, shown
+from dxgemm.torch.operands import (
+    as_flag,
+    check_dtype,
+    check_tensor,
+    list_shapes,
+    named_in_errors,
+)
+from dxgemm.torch.scaled_operators import RESULTS, scaled_operator
 
 # Recipes by their names in `torch.nn.functional.ScalingType`: rows, and k, that share a scale.
 RECIPES: dict[str, tuple[int, int]] = {
@@ -57,12 +63,28 @@ def scaled_mm(
         check_tensor(name, operand)
     of_a = _scale("scale_a", scale_a, scale_recipe_a, swizzle_a, mat_a)
     of_b = _scale("scale_b", scale_b, scale_recipe_b, swizzle_b, mat_b.mT)
-    if tuple(contraction_dim) not in ((), (1, 0)):
-        raise SettingError(f"contraction_dim is {contraction_dim}; leave it out, or pass (1, 0).")
+    is_listed = isinstance(contraction_dim, list | tuple)
+    if not is_listed or tuple(contraction_dim) not in ((), (1, 0)):
+        raise SettingError(
+            f"contraction_dim is {shown(contraction_dim)}; leave it out, or pass (1, 0)."
+        )
     if bias is not None:
         check_tensor("bias", bias)
+    if output_dtype is not None:
+        check_dtype("output_dtype", output_dtype, RESULTS)
     is_fast = as_flag("use_fast_accum", use_fast_accum)
-    return scaled_operator(mat_a, mat_b, of_a, of_b, bias, None, output_dtype, is_fast)
+    return scaled_operator(
+        "scaled_mm", mat_a, mat_b, of_a, of_b, None, bias, None, output_dtype, is_fast
+    )
+
+
+def _name_of(value: Any) -> str:
+    """Name of a member of an enumeration; of other values none."""
+    try:
+        name = value.name
+    except Exception:
+        return ""
+    return name if isinstance(name, str) else ""
 
 
 def _scale(name: str, scale: Any, recipe: Any, swizzle: Any, matrix: torch.Tensor) -> torch.Tensor:
@@ -72,12 +94,14 @@ def _scale(name: str, scale: Any, recipe: Any, swizzle: Any, matrix: torch.Tenso
         for entry in (scale, recipe, swizzle)
     )
     check_tensor(name, scale)
-    kind = getattr(recipe, "name", recipe)
+    kind = recipe if isinstance(recipe, str) else _name_of(recipe)
     if kind not in RECIPES:
         known = ", ".join(RECIPES)
-        raise SettingError(f"scale_recipe_{name[-1]} is {recipe}; float8 takes one of {known}.")
-    if getattr(swizzle, "name", None) not in (None, "NO_SWIZZLE"):
-        raise SettingError(f"swizzle_{name[-1]} is {swizzle}; scales of float8 have none.")
+        raise SettingError(
+            f"scale_recipe_{name[-1]} is {kind or shown(recipe)}; float8 takes one of {known}."
+        )
+    if swizzle is not None and _name_of(swizzle) != "NO_SWIZZLE":
+        raise SettingError(f"swizzle_{name[-1]} is {shown(swizzle)}; scales of float8 have none.")
     rows, depth = RECIPES[kind]
     if matrix.ndim != 2:
         return scale  # refused later

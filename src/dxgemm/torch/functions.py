@@ -20,11 +20,12 @@ from dxgemm.torch.operands import (
     as_matrix,
     as_number,
     cast_operand,
+    check_dtype,
     check_tensor,
     named_in_errors,
 )
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
-from dxgemm.torch.scaled_operators import scaled_grouped_operator, scaled_operator
+from dxgemm.torch.scaled_operators import RESULTS, scaled_operator
 
 
 @named_in_errors("linear", a="x", b="weight")
@@ -269,9 +270,12 @@ def scaled_mm(
         if operand is not None or name in named:
             check_tensor(name, operand)
     use_fast_accum = as_flag("use_fast_accum", use_fast_accum)
+    if out_dtype is not None:
+        check_dtype("out_dtype", out_dtype, RESULTS)
     return scaled_operator(
-        input, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum
-    )
+        "scaled_mm", input, mat2, scale_a, scale_b, None, bias, scale_result, out_dtype,
+        use_fast_accum,
+    )  # fmt: skip
 
 
 @named_in_errors("scaled_grouped_mm", a="input", b="mat2", offsets="offs")
@@ -319,9 +323,11 @@ def scaled_grouped_mm(
             check_tensor(name, operand)
     as_flag("use_fast_accum", use_fast_accum)
     out_dtype = torch.bfloat16 if out_dtype is None else out_dtype
-    return scaled_grouped_operator(
-        input, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype
-    )
+    check_dtype("out_dtype", out_dtype, RESULTS)
+    return scaled_operator(
+        "scaled_grouped_mm", input, mat2, scale_a, scale_b, offs, bias, scale_result, out_dtype,
+        False,
+    )  # fmt: skip
 
 
 class Linear(torch.nn.Linear):

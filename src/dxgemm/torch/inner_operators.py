@@ -84,17 +84,17 @@ def compute_inner(a: torch.Tensor, b: torch.Tensor, inner: Any) -> torch.Tensor:
             "decorated with @dxgemm.inner."
         )
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        _check_differentiable(inner.key, inner.name)
+        _check_differentiable(inner.key, inner.name, a)
     if torch.compiler.is_compiling():
         keep_for_graphs(inner.key)
     return inner_operator(a, b, None, inner.key)
 
 
-def _check_differentiable(key: str, name: str) -> None:
-    if key not in DIFFERENTIABLE:
+def _check_differentiable(key: str, name: str, a: torch.Tensor) -> None:
+    if key not in DIFFERENTIABLE or a.is_complex():
         raise errors.UnsupportedProblemError(
-            f"gemm: {name} has no gradient, as l1 and min_plus have; detach the operands, "
-            "or call it under torch.no_grad()."
+            f"gemm: {name} has no gradient of {a.dtype}, as l1 and min_plus of real numbers have; "
+            "detach the operands, or call it under torch.no_grad()."
         )
 
 
@@ -121,7 +121,7 @@ def _empty_inner(
 def _save_inner(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, c, key, _ = inputs
     if any(x is not None and x.requires_grad for x in (a, b, c)):
-        _check_differentiable(key, find_epilogue(key).name)
+        _check_differentiable(key, find_epilogue(key).name, a)
     ctx.key = key
     ctx.save_for_backward(a, b)
 

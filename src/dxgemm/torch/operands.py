@@ -88,6 +88,16 @@ def as_flag(name: str, flag: Any) -> bool:
     return flag if type(flag) is bool else check_flag(name, flag)
 
 
+def check_dtype(
+    name: str, dtype: Any, known: tuple[torch.dtype, ...],
+    error: type[errors.DxgemmError] = errors.DtypeError,
+) -> None:  # fmt: skip
+    """Raise unless an option is one of the dtypes that are known."""
+    if not isinstance(dtype, torch.dtype) or dtype not in known:
+        listed = ", ".join(map(str, known[:-1]))
+        raise error(f"{name} is {errors.shown(dtype)}; pass {listed} or {known[-1]}.")
+
+
 def check_operands(
     call: str, *, takes_complex: bool = False, **operands: torch.Tensor | None
 ) -> None:

@@ -244,7 +244,7 @@ def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, 
 grouped_operator.register_fake(_empty_group)
 grouped_operator.register_autograd(_group_backward, setup_context=_save_group)
 
-# torch would copy lazy conjugates before these operators see them; kernels read them as they lie.
+# torch would copy lazy conjugates before these operators see them; kernels read them in place.
 _library = torch.library.Library("dxgemm", "FRAGMENT")
 for _name in ("gemm", "matmul"):
     _library.impl(_name, torch.library.fallthrough_kernel, "Conjugate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -53,6 +54,8 @@ PRIOR, POOLED = 0.05, 1.0
 # Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
 # second is larger, since small problems do not determine the speed on large ones.
 FEWEST, FEWEST_KNOWN = 4, 25
+# What a candidate that was measured on no chip has to be quicker by; of its logarithm.
+UNPROVEN = 0.03
 # Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of the
 # square by which a weight differs from another chip's, both found by leaving problems out.
 MOST_LEFT, PENALTY = 0.6, 32.0
@@ -157,12 +160,15 @@ def fit_dtype(
         rows_of[row.implementation.name, row.config].append(column)
     speeds: dict[Key, tuple[Speed, int]] = {}
     of_rows: list[Speed] = [speed_of(row, dtype, known) for row in rows]
+    columns = Columns.of(rows, of_rows, dtype, device)
+    # A split-K candidate of a single slice is none, whatever was measured.
+    us[np.isinf(predict(facts, schedule(columns, facts)))] = np.nan
     pooled = _pooled_speeds(rows, of_rows, facts, us, dtype, device)
     for (name, config), places in rows_of.items():
         count = int(np.isfinite(us[:, places]).sum())
         speed = pooled.get(name, of_rows[places[0]])
         is_known = known is not None and (dtype, name, str(config)) in known.speeds
-        if count >= (FEWEST_KNOWN if is_known and name not in pooled else FEWEST):
+        if count >= (FEWEST_KNOWN if is_known or name in pooled else FEWEST):
             few, prior = [rows[place] for place in places], POOLED if name in pooled else PRIOR
             speed = fit_speed(few, speed, facts, us[:, places], dtype, device, prior)
         if count >= FEWEST or name in pooled:
@@ -182,16 +188,39 @@ def fit_dtype(
     rest, none = left.copy(), np.zeros(len(FEATURES))
     behind = us / np.fmin.reduce(us, axis=1, keepdims=True) - 1
     counts = 1 / (1 + (behind / BEHIND) ** 2)
+
+    def features_of(places: list[int]) -> tuple[np.ndarray, tuple[Any, Any]]:
+        """Features of what is known of some candidates, and where that is."""
+        known, among = np.nonzero(np.isfinite(left[:, places]))
+        where = known, np.array(places, int)[among]
+        return np.concatenate([shared[known], own[:, where[0], where[1]].T], axis=1), where
+
+    # Candidates whose names have the same words, of a kernel of whose tiles the model knows the
+    # costs, are off alike.
+    places_of: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        if row.implementation.name in pooled:
+            places_of[re.sub(r"\d+", "", row.name)].append(place)
+    alike: dict[str, np.ndarray] = {}
+    for places in places_of.values():
+        features, where = features_of(places)
+        weights = _ridge(features, left[where], counts[where])
+        alike |= {rows[place].name: weights for place in places}
+    corrections |= {name: (weights, 0) for name, weights in alike.items() if name not in likely}
     for column, row in enumerate(rows):
         known_ones = np.isfinite(left[:, column])
         count = int(known_ones.sum())
         if count >= FEWEST:
-            features = np.concatenate([shared, own[:, :, column].T], axis=1)[known_ones]
-            begin = likely.get(row.name, none)
+            features, _ = features_of([column])
+            begin = likely.get(row.name, alike.get(row.name, none))
             goal = left[known_ones, column] - features @ begin
             weights = begin + _ridge(features, goal, counts[known_ones, column])
             corrections[row.name] = weights, count
             rest[known_ones, column] -= features @ weights
+        if row.name in alike and row.name not in likely:
+            weights, count = corrections[row.name]
+            doubt = UNPROVEN * max(0.0, 1 - count / FEWEST_KNOWN)
+            corrections[row.name] = weights + doubt * (np.arange(len(FEATURES)) == 0), count
     return Fit(len(observed), speeds, corrections, _rms(left), _rms(rest))
 
 

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
 from itertools import cycle, islice
 from typing import Any
 
@@ -63,7 +64,7 @@ def candidates(
     return {
         row.name: times.candidate(place)
         for place, row in enumerate(times.columns.rows)
-        if times.us[place] <= limit_us
+        if times.us[place] <= limit_us and math.isfinite(times.us[place])
     }
 
 
@@ -138,12 +139,25 @@ def near_best(samplers: dict[str, Sampler]) -> dict[str, Sampler]:
     return {name: sampler for name, sampler in samplers.items() if sampler.first_s <= limit_s}
 
 
-def _as_dtype(array: Any, dtype: str) -> Any:
-    return array.astype(dtype, copy=False)
+def uses_cupy() -> bool:
+    return not simulator_enabled() and find_spec("cupy") is not None
 
 
-def _array_module() -> Any:
-    return import_module("numpy" if simulator_enabled() else "cupy")
+def array_module() -> Any:
+    """Module of the arrays: CuPy if they go to a GPU, else NumPy."""
+    return import_module("cupy" if uses_cupy() else "numpy")
+
+
+def to_dtype(array: Any, dtype: str) -> Any:
+    """Round an array to a dtype; bfloat16, which NumPy lacks, becomes a torch tensor."""
+    if dtype != "bfloat16":
+        return array.astype(dtype, copy=False)
+    if find_spec("torch") is None:
+        raise MissingPackageError(
+            "bfloat16 arrays are torch's, which is not installed; pip install 'dxgemm[torch]'."
+        )
+    torch = import_module("torch")
+    return torch.from_dlpack(array).to(torch.bfloat16)
 
 
 def _wide_dtype(workload: Workload) -> str:
@@ -162,7 +176,7 @@ def _pool(xp: Any, kind: str, dtype: str) -> Any:
 
 def random_operands(
     workload: Workload,
-    cast: Callable[[Any, str], Any] = _as_dtype,
+    cast: Callable[[Any, str], Any] = to_dtype,
     place: int = 0,
     kind: str = "normal",
 ) -> list[Any]:
@@ -174,7 +188,7 @@ def random_operands(
         place: number of the set of operands, whose numbers differ from those of others.
         kind: "normal" for normal numbers, "integers" for -1, 0 and 1.
     """
-    xp, arrays = _array_module(), []
+    xp, arrays = array_module(), []
     pool = _pool(xp, kind, _wide_dtype(workload))
     for number, (name, (shape, is_col)) in enumerate(workload.shapes.items()):
         stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
@@ -193,7 +207,7 @@ class Bench:
     """Bench of one workload: operands on which candidates are checked and timed."""
 
     def __init__(
-        self, workload: Workload, timer: Timer, cast: Callable[[Any, str], Any] = _as_dtype
+        self, workload: Workload, timer: Timer, cast: Callable[[Any, str], Any] = to_dtype
     ) -> None:
         """Make the operands.
 
@@ -205,7 +219,7 @@ class Bench:
         self._workload = workload
         self._timer = timer
         self._cast = cast
-        self._xp = _array_module()
+        self._xp = array_module()
         self._epilogue = dxgemm.epilogues.gelu_tanh if workload.epilogue else None
         self._exact = random_operands(workload, cast, kind="integers")
         self._expected = self._reference()
@@ -279,7 +293,7 @@ class Bench:
         """Convert an array of a narrow dtype to float32, in which the sums are exact too."""
         if not isinstance(array, self._xp.ndarray):
             array = self._xp.from_dlpack(array.float())
-        return _as_dtype(array, _wide_dtype(self._workload))
+        return to_dtype(array, _wide_dtype(self._workload))
 
     def _set_count(self) -> int:
         """Number of sets of operands, so that a call finds none, or few, of its own in L2."""

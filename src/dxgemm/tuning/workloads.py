@@ -33,7 +33,7 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
     ("float32", "emulated"),
     ("float64", "emulated"),
 )
-# Those with kernels that read complex elements as they lie, without epilogues.
+# Those with kernels that read complex elements in place, without epilogues.
 COMPLEX_ARITHMETICS = tuple((dtype, None) for dtype in COMPLEX_PARTS)
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
@@ -100,7 +100,7 @@ class Workload(NamedTuple):
         }
 
     def problem(self) -> Problem:
-        """Problem that `gemm` defines for contiguous operands, complex ones as they lie."""
+        """Problem that `gemm` defines for contiguous operands, complex ones read in place."""
         layouts = {}
         for name, (shape, is_col) in self.shapes.items():
             dtype = self.out_dtype if name == "out" else self.dtype
