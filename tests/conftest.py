@@ -6,8 +6,6 @@ cases, one of each group is run, in rotation. Of a function with many products, 
 of sizes or of layouts, a twelfth are run there, chosen by their names.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -1,7 +1,5 @@
 """The contract every registered implementation is held to: right, or a refusal it is allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

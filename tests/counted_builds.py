@@ -4,8 +4,6 @@ Where `COUNTED_BUILDS` names the file, importing this module replaces the compil
 import it as they unpickle a `Config`, so that they build the same way.
 """
 
-from __future__ import annotations
-
 import os
 import time
 import warnings
@@ -24,25 +22,15 @@ PATIENCE_S = 120  # for what happens in a moment, on a busy machine too
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """Config that decides the course of a build.
+    """Config that decides the course of a build."""
 
-    Attributes:
-        name: text that the build writes to the file of builds.
-        seconds: duration of the build in seconds.
-        opens: file that the build makes as it begins; "" for none.
-        gate: file that the build then waits for; "" for none.
-        warning: warning of the build; "" for none.
-        failure: error of the build; "dies" ends the process, "" is a success.
-        functions: name of the device functions; kernels with the same name share them.
-    """
-
-    name: str
-    seconds: float = 0.0
-    opens: str = ""
-    gate: str = ""
-    warning: str = ""
-    failure: str = ""
-    functions: str = ""
+    name: str  # text that the build writes to the file of builds
+    seconds: float = 0.0  # duration of the build in seconds
+    opens: str = ""  # file that the build makes as it begins; "" for none
+    gate: str = ""  # file that the build then waits for; "" for none
+    warning: str = ""  # warning of the build; "" for none
+    failure: str = ""  # error of the build; "dies" ends the process, "" is a success
+    functions: str = ""  # name of the device functions; kernels with the same name share them
 
     threads = 1
 
@@ -57,21 +45,10 @@ def spec(name: str, **options: object) -> KernelSpec:
 def made_up_kernel(cubin: bytes, implementation: str, config: str, arch: str) -> CompiledKernel:
     """A kernel of any bytes."""
     record = KernelRecord(
-        implementation=implementation,
-        config=config,
-        dtype="float32",
-        variant="",
-        arch=arch,
-        entry="entry",
-        threads=32,
-        registers=32,
-        stack_bytes=0,
-        smem_bytes=0,
-        dynamic_smem_bytes=0,
-        cluster=1,
-        cubin_bytes=len(cubin),
-        toolkit="made up",
-    )
+        implementation=implementation, config=config, dtype="float32", variant="", arch=arch,
+        entry="entry", threads=32, registers=32, stack_bytes=0, smem_bytes=0, dynamic_smem_bytes=0,
+        cluster=1, cubin_bytes=len(cubin), toolkit="made up",
+    )  # fmt: skip
     return CompiledKernel(cubin, record)
 
 

@@ -1,7 +1,5 @@
 """Operands for the tests of both emulated precisions: split by a kernel, and random rows."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

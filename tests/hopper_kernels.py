@@ -1,7 +1,5 @@
 """Kernels of one block, each around one intrinsic of parts/hopper.py, for test_hopper.py."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel

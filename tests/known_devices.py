@@ -1,7 +1,5 @@
 """Facts of GPUs, for decisions and predictions without one."""
 
-from __future__ import annotations
-
 from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import facts_of
 

@@ -1,7 +1,5 @@
 """One small kernel for each intrinsic that `tensor_core` needs. Not for the simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

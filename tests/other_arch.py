@@ -4,8 +4,6 @@ Kernels are made and compiled as for the earlier architecture, down to their PTX
 for the GPU at hand, which therefore loads them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dxgemm.compiler import build, compute_capability, spec, worker

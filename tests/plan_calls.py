@@ -1,7 +1,5 @@
 """Calls of `gemm` and `plan` that differ in what they launch, for tests of graphs and streams."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,14 +26,10 @@ def row_sums(*, fused: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Call:
-    """Options of `gemm` and `plan`, and their effect on ALPHA * a @ b + BETA * c.
+    """Options of `gemm` and `plan`, and their effect on ALPHA * a @ b + BETA * c."""
 
-    Attributes:
-        options: () -> the options.
-        finish: matrix on the host -> result; exact for small integers.
-    """
-
-    options: Callable[[], dict[str, Any]] = dict
+    options: Callable[[], dict[str, Any]] = dict  # () -> the options
+    # matrix on the host -> result; exact for small integers
     finish: Callable[[np.ndarray], np.ndarray] = lambda matrix: matrix
 
     def expected(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Loads of C that a compiled kernel can reach, read off its PTX."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -14,13 +12,7 @@ COMPLEX_BETA = (len(_NAMES), len(_NAMES) + 1)
 
 
 def c_loads(ptx: str, *, beta_is_zero: bool | None = None, beta: tuple[int, ...] = BETA) -> int:
-    """Counts the loads through the pointer to C that are reachable from the entry.
-
-    Args:
-        ptx: one kernel.
-        beta_is_zero: follows only the matching side of branches on beta == 0; None follows both.
-        beta: places of the parameters that are beta, or its parts.
-    """
+    """Counts the loads through the pointer to C that are reachable from the entry."""
     lines = [line.strip() for line in ptx[ptx.index("{") :].splitlines()]
     labels = {line[:-1]: index for index, line in enumerate(lines) if line.endswith(":")}
     of_c = _derived_from(lines, _NAMES.index("c_gmem"))

@@ -1,7 +1,5 @@
 """Processes that are the ranks of a process group, for tests: each runs a function when asked."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -43,11 +41,7 @@ class Ranks:
             self.processes.append(process)
 
     def run(self, function: Callable[..., Any], *arguments: Any, on: Any = None) -> list[Any]:
-        """Call function(rank, *arguments) on all ranks, or on some, to their results.
-
-        Raises:
-            AssertionError: a rank raised an error.
-        """
+        """Call function(rank, *arguments) on all ranks, or on some, to their results."""
         outcomes = self.outcomes(function, *arguments, on=on)
         for rank, (_, error) in enumerate(outcomes):
             assert error is None, f"rank {rank}: {error}"

@@ -5,8 +5,6 @@ swizzle. wgmma multiplies the boxes that its descriptors point to. A cluster has
 partners' sums are its own.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Single blocks of kernels in numba's simulator, over operands without memory."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -21,12 +19,7 @@ NOTHING = SparseOperand("float32", (0,))
 def matrices(
     batch: int, rows: int, cols: int, order: str = "row", line: int = 0, least: int = 0
 ) -> Strides:
-    """Strides of matrices that follow one another.
-
-    Args:
-        line: elements from line to line; 0 for lines that follow one another.
-        least: least elements from matrix to matrix.
-    """
+    """Strides of matrices that follow one another."""
     length, lines = (cols, rows) if order == "row" else (rows, cols)
     line = line or length
     steps = (line, 1) if order == "row" else (1, line)
@@ -56,14 +49,9 @@ def launch(
         *kernel_arguments(problem), extra,
     )  # fmt: skip
     run_block(
-        make(spec),
-        arguments,
-        grid,
-        point,
-        config.threads,
-        config.smem_bytes(spec.dtype),
+        make(spec), arguments, grid, point, config.threads, config.smem_bytes(spec.dtype),
         most_rounds,
-    )
+    )  # fmt: skip
 
 
 def first_config(implementation: Any, dtype: str) -> Any:

@@ -5,8 +5,6 @@ What is written is kept by index. A block of a grid of any size runs alone, on n
 with casts that raise where an int32 would wrap.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -61,12 +59,7 @@ class Enough(Exception):
 
 
 class SparseOperand:
-    """Counterpart of `runtime.simulator.Pointer` without memory.
-
-    Attributes:
-        writes: elements that were written, by index.
-        reads_left: elements that are read before `Enough` is raised; None for any number.
-    """
+    """Counterpart of `runtime.simulator.Pointer` without memory, which keeps what is written."""
 
     def __init__(
         self,
@@ -75,14 +68,7 @@ class SparseOperand:
         strides: tuple[int, ...] | None = None,
         function: Callable[[Any], Any] = small,
     ) -> None:
-        """Make an operand.
-
-        Args:
-            dtype: dtype of its elements.
-            sizes, strides: elements along each index, and from one to the next; without strides
-                the elements of the last index are neighbours, and so on.
-            function: index to value.
-        """
+        """Make an operand."""
         if strides is None:
             strides = tuple(np.cumprod([1, *sizes[:0:-1]], dtype=object)[::-1])
         self.name, self.sizes, self.strides = dtype, sizes, strides
@@ -148,12 +134,7 @@ class SparseOperand:
 
 
 class _Thread(TurnTakingThread):
-    """Thread whose barriers wait for all threads, however many turns these need.
-
-    Attributes:
-        calls: exchanges with its warp.
-        turns: turns that it has passed on.
-    """
+    """Thread whose barriers wait for all threads, however many turns these need."""
 
     def begin(self, block: Any, point: tuple[int, ...]) -> None:
         super().begin(block, point)
@@ -170,21 +151,16 @@ class _Thread(TurnTakingThread):
 
 
 class Block(TurnTakingBlock):
-    """A block that runs: its threads take turns, and meet at barriers.
+    """A block that runs: its threads take turns, and meet at barriers."""
 
-    Attributes:
-        most_rounds: turns of a thread.
-        phases: number, arrivals and expected arrivals of mbarriers.
-    """
-
-    now: Block
+    now: "Block"
     thread_type = _Thread
 
     def __init__(
         self, function: Any, grid: tuple[int, ...], threads: int, most_rounds: int
     ) -> None:
         super().__init__(function, grid, (threads, 1, 1), False)
-        self.most_rounds = most_rounds
+        self.most_rounds = most_rounds  # turns of a thread
         self._living = threads
         self._barriers: dict[Any, list[int]] = {}
         self._exchanges: dict[Any, list[Any]] = {}

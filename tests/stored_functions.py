@@ -1,7 +1,5 @@
 """cuBLASDx's device functions in a store of their own, where builds are counted and not made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,15 +13,10 @@ DESCRIPTOR = Descriptor(
     64, 64, 16, 128, 4, "float64", "float64", "row", "row", alignment=16, arch=ARCH
 )
 FUNCTIONS = DeviceFunctions(
-    ltoir=b"code" * 1000,
-    symbols={"execute": "cublasdx_execute_1"},
-    device_pipeline=Storage(72, 8),
-    tile_pipeline=Storage(152, 8),
-    accumulator=Storage(288, 16),
-    fragment=Storage(256, 16),
-    buffer=Storage(65600, 16),
-    fragment_size=32,
-)
+    ltoir=b"code" * 1000, symbols={"execute": "cublasdx_execute_1"},
+    device_pipeline=Storage(72, 8), tile_pipeline=Storage(152, 8), accumulator=Storage(288, 16),
+    fragment=Storage(256, 16), buffer=Storage(65600, 16), fragment_size=32,
+)  # fmt: skip
 
 
 @contextmanager

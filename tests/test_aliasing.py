@@ -1,7 +1,5 @@
 """G9: results that share memory with operands: right where an order of writes is, else an error."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contract import insists_on_alignment

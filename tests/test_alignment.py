@@ -1,7 +1,5 @@
 """Base addresses decide a route: what relies on 16 bytes is never run on less."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.cases import DTYPES

@@ -5,8 +5,6 @@ in turn. Those do not count that have another dtype that differs little. `dxgemm
 compiles all configs.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """G12: the same bits each time; with batch_invariant=True a row's whatever the number of rows."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from dataclasses import replace
@@ -42,14 +40,10 @@ def problem_of(kind, m, n, k, batch=1, transposed=False):
         return Layout((batch, rows, cols), tuple(s * item_size for s in strides), dtype, 0, False)
 
     problem, _ = define_problem(
-        layout(m, k, wanted.dtype),
-        layout(k, n, wanted.dtype),
-        None,
-        layout(m, n, wanted.out_dtype, transposed),
-        alpha_is_zero=False,
-        beta_is_zero=True,
+        layout(m, k, wanted.dtype), layout(k, n, wanted.dtype), None,
+        layout(m, n, wanted.out_dtype, transposed), alpha_is_zero=False, beta_is_zero=True,
         precision=wanted.precision,
-    )
+    )  # fmt: skip
     assert problem.is_transposed is (m > 1 and (transposed or n == 1))
     return problem
 
@@ -197,23 +191,6 @@ def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
     assert len({str(choose(problem, H200)) for problem in problems}) > 1
 
 
-@pytest.mark.parametrize("n, k", SIZES)
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_no_other_order_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
-    give_table(H200, {})
-    problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
-    least = defaultdict(lambda: [math.inf] * len(problems))
-    for place, problem in enumerate(problems):
-        (times,) = time_candidates(problem, H200, legality.legal_kernels(problem, H200))
-        for row, us in zip(times.columns.rows, times.us.tolist(), strict=True):
-            if not row.fill and row.implementation.is_own:
-                each = least[row.implementation.order_of_sums(row.config)]
-                each[place] = min(each[place], us)
-    mine = least.pop(order_of(problem_of(kind, 77, n, k)))
-    for other in least.values():
-        assert any(a <= b for a, b in zip(mine, other))
-
-
 def test_values_decide_nothing(configs_of_a_gpu):
     split = replace(contiguous_problem("float32", 8192, 8192, 8192), precision="emulated")
     assert "emulated_float32" in {c.implementation.name for c in rank(split, H200).candidates}
@@ -350,13 +327,10 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, b_layou
         shape = (m, N) if layout == "row" else (N, m)
         out = home.send(np.zeros(shape, numpy_dtype(wanted.out_dtype)))
         dxgemm.gemm(
-            a[:m],
-            b if b_layout == "row" else b.T,
-            out=out if layout == "row" else out.T,
-            epilogue=epilogues.bias(shift) | epilogues.gelu,
-            precision=wanted.precision,
+            a[:m], b if b_layout == "row" else b.T, out=out if layout == "row" else out.T,
+            epilogue=epilogues.bias(shift) | epilogues.gelu, precision=wanted.precision,
             batch_invariant=True,
-        )
+        )  # fmt: skip
         rows = home.fetch(out)
         return rows if layout == "row" else rows.T
 
@@ -444,3 +418,20 @@ def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
     environment = {"DXGEMM_CACHE_DIR": str(kernel_store().directory)}
     runs = {run_python(program, kind, str(device), **environment) for device in devices}
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("n, k", SIZES)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_no_other_order_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
+    give_table(H200, {})
+    problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
+    least = defaultdict(lambda: [math.inf] * len(problems))
+    for place, problem in enumerate(problems):
+        (times,) = time_candidates(problem, H200, legality.legal_kernels(problem, H200))
+        for row, us in zip(times.columns.rows, times.us.tolist(), strict=True):
+            if not row.fill and row.implementation.is_own:
+                each = least[row.implementation.order_of_sums(row.config)]
+                each[place] = min(each[place], us)
+    mine = least.pop(order_of(problem_of(kind, 77, n, k)))
+    for other in least.values():
+        assert any(a <= b for a, b in zip(mine, other))

@@ -1,7 +1,5 @@
 """Block masks: live blocks of the result are computed, dead ones keep every bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Kernels built ahead of time are all that contiguous operands need."""
 
-from __future__ import annotations
-
 import random
 from itertools import product
 

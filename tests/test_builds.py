@@ -1,7 +1,5 @@
 """Each kernel is built once, by whoever wants it first, and nobody waits for a slow one in vain."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -26,13 +24,7 @@ from dxgemm.call import route
 from dxgemm.choice import legality, registry, selection
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.tables import Speed
-from dxgemm.compiler import (
-    KernelSpec,
-    ahead,
-    kernel_store,
-    kernels,
-    obtain_kernel,
-)
+from dxgemm.compiler import KernelSpec, ahead, kernel_store, kernels, obtain_kernel
 from dxgemm.lower.ahead import kernel_specs
 from dxgemm.lower.product import lower_candidate
 
@@ -67,13 +59,9 @@ def start(environment):
     def start(program):
         inherited = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
         process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**inherited, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [sys.executable, "-c", program], env={**inherited, **environment},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
         started.append(process)
         return process
 
@@ -419,34 +407,6 @@ def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path
             pass  # nobody builds any more
 
 
-def test_kernels_of_the_same_ptx_are_built_together():
-    first, second = kernel_specs(("float32",), ("coalesced",))[:2]
-    functions = counted_builds.spec("a", functions="1")
-    tasks = [
-        (spec, arch)
-        for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")
-        for spec in (first, functions, second)
-    ]
-    groups = ahead._by_ptx(tasks)
-    assert sorted(map(str, (task for group in groups for task in group))) == sorted(map(str, tasks))
-    archs = {(group[0][0], *(arch for _, arch in group)) for group in groups}
-    assert archs == {
-        *((spec, "sm_120", "sm_100") for spec in (first, second)),
-        *((spec, "sm_89", "sm_80") for spec in (first, second)),
-        *((spec, "sm_90a") for spec in (first, second)),
-        *((functions, arch) for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")),
-    }
-
-
-def test_no_two_kernels_over_the_same_functions_begin_together():
-    quick = (kernel_specs(("float32",), ("coalesced",))[0], ARCH)
-    a, b, c, d, e = (
-        (counted_builds.spec(name, functions=functions), ARCH)
-        for name, functions in zip("abcde", "11212")
-    )
-    assert ahead._in_order([a, quick, b, c, d, e]) == [a, c, quick, b, d, e]
-
-
 @pytest.mark.parametrize("jobs", [0, -1])
 def test_a_build_needs_a_process(jobs):
     with pytest.raises(errors.SettingError, match=f"jobs is {jobs}"):
@@ -510,3 +470,31 @@ assert obtain_kernel(counted_builds.spec("two"), counted_builds.ARCH).cubin == b
 def test_a_call_that_interrupts_a_build_is_refused(run_python, environment, builds, kind):
     run_python(INTERRUPTING, kind, **environment)
     assert names(builds) == ["one", "two"]
+
+
+def test_kernels_of_the_same_ptx_are_built_together():
+    first, second = kernel_specs(("float32",), ("coalesced",))[:2]
+    functions = counted_builds.spec("a", functions="1")
+    tasks = [
+        (spec, arch)
+        for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")
+        for spec in (first, functions, second)
+    ]
+    groups = ahead._by_ptx(tasks)
+    assert sorted(map(str, (task for group in groups for task in group))) == sorted(map(str, tasks))
+    archs = {(group[0][0], *(arch for _, arch in group)) for group in groups}
+    assert archs == {
+        *((spec, "sm_120", "sm_100") for spec in (first, second)),
+        *((spec, "sm_89", "sm_80") for spec in (first, second)),
+        *((spec, "sm_90a") for spec in (first, second)),
+        *((functions, arch) for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")),
+    }
+
+
+def test_no_two_kernels_over_the_same_functions_begin_together():
+    quick = (kernel_specs(("float32",), ("coalesced",))[0], ARCH)
+    a, b, c, d, e = (
+        (counted_builds.spec(name, functions=functions), ARCH)
+        for name, functions in zip("abcde", "11212")
+    )
+    assert ahead._in_order([a, quick, b, c, d, e]) == [a, c, quick, b, d, e]

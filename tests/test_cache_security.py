@@ -1,7 +1,5 @@
 """Cache against other users: their files are never loaded, and its own files are private."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Cards whose facts are known without one: names, figures, and the choice of kernels for them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -271,16 +269,3 @@ def test_every_card_emulates_float64_and_falls_back_to_what_it_can_launch(device
         config = native_config(asked)
         smem_bytes = device.smem_bytes_per_block
         assert misfit(config, "float64", device.arch, smem_bytes) is None
-
-
-def test_float64_is_emulated_where_the_card_lacks_it():
-    problem = contiguous_problem("float64", 4096, 4096, 4096, precision="emulated")
-    for short in ("RTX 3080", "RTX 4090", "RTX 5090", "L40S"):
-        assert choose(problem, FACTS[short]).implementation.name == "emulated_float64_tile"
-
-
-@pytest.mark.parametrize("size", [1000, 4095])
-def test_large_odd_products_are_multiplied_on_tensor_cores(size):
-    problem = contiguous_problem("float16", size, size, size)
-    for device in FACTS.values():
-        assert choose(problem, device).implementation.tensor

@@ -7,8 +7,6 @@ block that begins with such a line. Excerpts of kernel files stand in those file
 with `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
 """
 
-from __future__ import annotations
-
 import doctest
 import re
 import shlex

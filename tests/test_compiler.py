@@ -1,7 +1,5 @@
 """Kernels of every implementation, compiled for sm_90a, which needs no GPU, and read."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

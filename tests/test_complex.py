@@ -1,17 +1,30 @@
 """Complex operands: the rules of `gemm` on real and imaginary parts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from complex_operands import (
+    CALLS,
+    DTYPES,
+    IS_SIMULATED,
+    ORDERS,
+    check,
+    check_errors,
+    check_plan,
+    check_rows,
+    check_special_values,
+    check_unread,
+    conjugated,
+    integers,
+    normal,
+    put,
+)
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.call.route import clear_routes
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
 from dxgemm.lower.ahead import complex_specs
 from dxgemm.problem.complex_form import START_BYTES, real_form, real_forms
@@ -21,56 +34,18 @@ from dxgemm.problem.layout import Layout, Strides
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.host import device_copy_layout
 
-DTYPES = tuple(COMPLEX_PARTS)
 SIZES = [(5, 6, 4), (1, 7, 3), (9, 5, 0)]
-if not simulator_enabled():
+if not IS_SIMULATED:
     SIZES += [(4, 1, 5), (3, 3, 1), (1, 1, 1)]
     SIZES += [(130, 67, 33), (64, 128, 96), (1, 300, 257), (255, 2, 129), (300, 1, 300)]
-LAYOUTS = [*product("CFs", repeat=3)][:: 7 if simulator_enabled() else 1]
+LAYOUTS = ORDERS[:: 7 if IS_SIMULATED else 1]
 # alpha, beta, and what is conjugated.
-CALLS = [(1, 0, ""), (2 - 1j, 0, "a"), (2, 3, "b"), (1j, 1 - 1j, "ab"), (1, 2j, ""), (0, 1j, "a")]
-
-
-def integers(shape, dtype, seed=0):
-    rng = np.random.default_rng([seed, *shape])
-    return (rng.integers(-3, 4, shape) + 1j * rng.integers(-3, 4, shape)).astype(dtype)
-
-
-def conjugated(a, b, conjugate):
-    return a.conj() if "a" in conjugate else a, b.conj() if "b" in conjugate else b
-
-
-def put(home, array, layout):
-    """The array on the device: "C", "F", or with a stride in both dimensions; and what holds it.
-
-    Elements around a strided one are 9.
-    """
-    if layout == "C":
-        sent = home.send(array.copy())
-        return sent, sent
-    if layout == "F":
-        sent = home.send(np.ascontiguousarray(array.T))
-        return sent.T, sent
-    m, n = array.shape
-    around = np.full((2 * m + 1, 3 * n + 1), 9, array.dtype)
-    around[1 : 2 * m : 2, 1 : 3 * n : 3] = array
-    sent = home.send(around)
-    return sent[1 : 2 * m : 2, 1 : 3 * n : 3], sent
-
-
-def assert_around(home, holder, layout, shape):
-    """Assert that nothing was written between the elements of a strided array."""
-    if layout == "s":
-        m, n = shape
-        around = home.fetch(holder).copy()
-        around[1 : 2 * m : 2, 1 : 3 * n : 3] = 9
-        assert (around == 9).all()
 
 
 def permitted(dtype, precision):
     """Options by which a precision is not only permitted but computed, small as a product is."""
     names = {"3m": "tuned", "emulated": f"emulated_{COMPLEX_PARTS[dtype]}"}
-    implementation = None if simulator_enabled() else names.get(precision)
+    implementation = None if IS_SIMULATED else names.get(precision)
     return {"precision": precision, "implementation": implementation}
 
 
@@ -79,31 +54,10 @@ def permitted(dtype, precision):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("precision", [None, "3m"])
 def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
-    m, n, k = sizes
-    if precision and layouts not in LAYOUTS[::3]:
-        pytest.skip("its kernels read any strides in the same way")
-    if k == 0 and layouts not in LAYOUTS[::3]:
-        pytest.skip("neither a nor b is read")
-    named = permitted(dtype, precision)
-    a, b, c = integers((m, k), dtype, 1), integers((k, n), dtype, 2), integers((m, n), dtype, 3)
-    (a_sent, _), (b_sent, _) = put(home, a, layouts[0]), put(home, b, layouts[1])
-    calls = CALLS[(LAYOUTS.index(layouts) + m) % 2 :: 2] if simulator_enabled() else CALLS
-    for alpha, beta, conjugate in calls:
-        left, right = conjugated(a, b, conjugate)
-        exact = alpha * (left @ right) + beta * c
-        sent, holder = put(home, c, layouts[2])
-        result = dxgemm.gemm(a_sent, b_sent, sent, alpha, beta, conjugate=conjugate, **named)
-        assert result is sent
-        np.testing.assert_array_equal(home.fetch(result), exact)
-        assert_around(home, holder, layouts[2], (m, n))
-        kept, _ = put(home, c, layouts[0])
-        out, holder = put(home, np.full((m, n), np.nan, dtype), layouts[2])
-        dxgemm.gemm(a_sent, b_sent, kept, alpha, beta, out=out, conjugate=conjugate, **named)
-        np.testing.assert_array_equal(home.fetch(out), exact)
-        np.testing.assert_array_equal(home.fetch(kept), c)
-        assert_around(home, holder, layouts[2], (m, n))
-    np.testing.assert_array_equal(home.fetch(a_sent), a)
-    np.testing.assert_array_equal(home.fetch(b_sent), b)
+    if (precision or sizes[2] == 0) and layouts not in LAYOUTS[::3]:
+        pytest.skip("its kernels read any strides in the same way, or neither a nor b")
+    calls = CALLS[(LAYOUTS.index(layouts) + sizes[0]) % 2 :: 2] if IS_SIMULATED else CALLS
+    check(home, dtype, sizes, layouts, calls, batch=None, **permitted(dtype, precision))
 
 
 @pytest.fixture(params=range(3), ids=["expanded", "exchanged", "parted"])
@@ -125,7 +79,7 @@ def number(request, monkeypatch):
 @pytest.mark.parametrize("layouts", LAYOUTS[::5], ids="".join)
 @pytest.mark.parametrize("sizes", SIZES[:1] + SIZES[4:], ids=str)
 def test_every_form_is_exact(home, number, dtype, layouts, sizes):
-    test_products_of_integers_are_exact(home, dtype, layouts, sizes, None)
+    check(home, dtype, sizes, layouts, CALLS[:: 2 if IS_SIMULATED else 1], batch=None)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -147,9 +101,9 @@ def test_every_form_takes_batches(home, number, dtype, order):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_form_keeps_special_values_apart(home, number, dtype):
     for layouts in LAYOUTS[::4]:
-        test_special_values_stay_in_their_components(home, dtype, layouts)
+        check_special_values(home, dtype, layouts)
     for layout in "CFs":
-        test_what_is_not_read_does_not_leak(home, dtype, layout)
+        check_unread(home, dtype, layout)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +135,7 @@ def test_the_larger_operand_is_read_once(sizes, b_layout, words):
 def test_batches_are_broadcast(home, dtype, a_batch, b_batch):
     a, b = integers((*a_batch, 5, 4), dtype, 1), integers((*b_batch, 4, 6), dtype, 2)
     c = integers((3, 5, 6), dtype, 3)
-    for order, precision in [*product("CF", (None, "3m"))][:: 3 if simulator_enabled() else 1]:
+    for order, precision in [*product("CF", (None, "3m"))][:: 3 if IS_SIMULATED else 1]:
         sent = home.send(a), home.send(b)
         if order == "F":
             sent = tuple(home.send(x.swapaxes(-1, -2).copy()).swapaxes(-1, -2) for x in (a, b))
@@ -204,48 +158,21 @@ def test_matmul(home, dtype, shapes):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layouts", LAYOUTS[::2], ids="".join)
 def test_special_values_stay_in_their_components(home, dtype, layouts):
-    """As the real form has them: each component is a sum of products of components."""
-    a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
-    a[1, 2] = complex(np.inf, 1)
-    a[3, 0] = complex(1, np.nan)
-    b[4, 3] = complex(2, -np.inf)
-    with np.errstate(invalid="ignore"):
-        re = a.real @ b.real - a.imag @ b.imag
-        im = a.real @ b.imag + a.imag @ b.real
-    sent = put(home, a, layouts[0])[0], put(home, b, layouts[1])[0]
-    out, _ = put(home, np.zeros((6, 7), dtype), layouts[2])
-    found = home.fetch(dxgemm.gemm(*sent, out=out))
-    np.testing.assert_array_equal(found.real, re.astype(found.real.dtype))
-    np.testing.assert_array_equal(found.imag, im.astype(found.imag.dtype))
+    check_special_values(home, dtype, layouts)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", "CFs")
 def test_what_is_not_read_does_not_leak(home, dtype, layout):
-    """NaN in c with beta 0, and in a and b with alpha 0."""
-    a, b = integers((4, 3), dtype, 1), integers((3, 5), dtype, 2)
-    broken, _ = put(home, np.full((4, 5), complex(np.nan, np.nan), dtype), layout)
-    result = dxgemm.gemm(home.send(a), home.send(b), broken, 1j)
-    np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b))
-    nan = np.full((4, 4), np.nan, dtype)
-    c = integers((4, 4), dtype, 3)
-    sent, _ = put(home, c, layout)
-    dxgemm.gemm(home.send(nan), home.send(nan), sent, 0, 2 - 1j)
-    np.testing.assert_array_equal(home.fetch(sent), (2 - 1j) * c)
+    check_unread(home, dtype, layout)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_plan_reads_its_arrays_anew(home, dtype):
-    a, b = integers((4, 3), dtype, 1), integers((3, 5), dtype, 2)
-    a_sent, out = home.send(a), home.send(np.zeros((4, 5), dtype))
-    options = {"conjugate": "a", "implementation": "naive"}
-    plan = dxgemm.plan(a_sent, home.send(b), None, 1 + 1j, out=out, **options)
-    for seed in (3, 4):
-        a = integers((4, 3), dtype, seed)
-        a_sent[...] = home.send(a)
-        np.testing.assert_array_equal(home.fetch(plan()), (1 + 1j) * (a.conj() @ b))
+    plan = check_plan(home, dtype, implementation="naive")
     assert "b expanded" in plan.explain().work.complex_form
-    explained = dxgemm.explain(a_sent, home.send(b), **permitted(dtype, "3m"))
+    a = home.send(integers((4, 4), dtype))
+    explained = dxgemm.explain(a, a, **permitted(dtype, "3m"))
     assert "three products" in explained.work.complex_form
 
 
@@ -266,16 +193,7 @@ def test_explain_shape_is_that_of_the_call(home, dtype, layout):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_batch_invariant_rows_have_the_same_bits(home, dtype):
-    m, n, k = (6, 5, 40) if simulator_enabled() else (130, 67, 1000)
-    rng = np.random.default_rng(0)
-    a, b = (
-        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
-        for s in ((m, k), (k, n))
-    )
-    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), batch_invariant=True))
-    for rows in (1, 2, m - 1):
-        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), batch_invariant=True)
-        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
+    check_rows(home, dtype, (6, 5, 40) if IS_SIMULATED else (130, 67, 1000))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -283,7 +201,7 @@ def test_batch_invariant_rows_have_the_same_bits(home, dtype):
 @pytest.mark.parametrize("transpose", [False, True])
 def test_hermitian_results_are_exact(home, dtype, triangle, transpose):
     sizes = [(5, 4), (1, 7), (4, 0)]
-    if not simulator_enabled():
+    if not IS_SIMULATED:
         sizes += [(9, 3), (6, 1), (130, 67), (257, 300), (64, 1000)]
     for n, k in sizes:
         keep = {"both": np.ones((n, n), bool), "lower": np.tri(n) > 0, "upper": np.tri(n).T > 0}
@@ -321,9 +239,8 @@ def test_hermitian_results_of_every_precision(home, dtype, precision, transpose,
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_hermitian_result_is_so_bit_for_bit(home, dtype):
-    rng = np.random.default_rng(0)
-    n, k = (7, 30) if simulator_enabled() else (200, 1000)
-    a = (rng.standard_normal((n, k)) + 1j * rng.standard_normal((n, k))).astype(dtype)
+    n, k = (7, 30) if IS_SIMULATED else (200, 1000)
+    (a,) = normal((n, k), dtype=dtype)
     found = home.fetch(dxgemm.gemm_symmetric(home.send(a), alpha=0.3))
     assert (found == found.conj().T).all() and (found.diagonal().imag == 0).all()
     np.testing.assert_allclose(found, 0.3 * (a @ a.conj().T), rtol=0, atol=k * 1e-6)
@@ -406,31 +323,7 @@ def test_operands_that_lie_right_are_not_copied():
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (257, 130, 65), (1000, 1003, 517), (3, 4099, 999)])
 @pytest.mark.parametrize("precision", [None, "emulated", "3m"])
 def test_errors_are_within_the_rule(home, dtype, sizes, precision):
-    """Each component against |A| |B| of the real form; by three products, against all of it."""
-    m, n, k = sizes
-    rng = np.random.default_rng(0)
-    a, b = (
-        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
-        for s in ((m, k), (k, n))
-    )
-    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **permitted(dtype, precision)))
-    exact = a.astype("clongdouble") @ b.astype("clongdouble")
-    real = abs(a.real) @ abs(b.real) + abs(a.imag) @ abs(b.imag)
-    imaginary = abs(a.real) @ abs(b.imag) + abs(a.imag) @ abs(b.real)
-    if precision == "3m":
-        real = imaginary = (abs(a.real) + abs(a.imag)) @ (abs(b.real) + abs(b.imag))
-    epsilon = np.finfo(COMPLEX_PARTS[dtype]).eps
-    bound = 2.0**-20 if (dtype, precision) == ("complex64", "emulated") else 2 * k * epsilon
-    for part, scale in (("real", real), ("imag", imaginary)):
-        assert (abs(getattr(found - exact, part)) <= max(bound, 4 * epsilon) * scale).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_copies_of_host_operands_are_conjugates_where_these_are(dtype):
-    layout = Layout((3, 4), (64, 16), dtype, HOST, read_only=False, is_conjugate=True)
-    copy = device_copy_layout(layout, 0)
-    assert copy.is_conjugate and copy.device == 0
-    assert not device_copy_layout(layout._replace(is_conjugate=False), 0).is_conjugate
+    check_errors(home, dtype, sizes, **permitted(dtype, precision))
 
 
 @pytest.mark.gpu
@@ -476,24 +369,16 @@ def test_a_graph_replays_all_copies(cupy, home, dtype):
             np.testing.assert_array_equal(home.fetch(out), 1j * (a.conj() @ b))
 
 
-def test_torch_s_lazy_conjugates_are_taken_as_such(home):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_torch_s_lazy_conjugates_are_taken_as_such(device):
     torch = pytest.importorskip("torch", reason="needs torch")
-    for device in ("cpu",) if simulator_enabled() else ("cpu", "cuda"):
-        check_lazy_conjugates(torch, device)
-
-
-def check_lazy_conjugates(torch, device):
     a, b = (torch.tensor(integers(s, "complex64"), device=device) for s in ((4, 3), (3, 5)))
-    for left, right in ((a.conj(), b), (a, b.conj()), (a.conj(), b.conj())):
+    for left, right in ((a.conj(), b), (a, b.conj()), (a.conj(), b.conj()), (b.mH, a.mH)):
         found = dxgemm.gemm(left, right)
         assert torch.equal(found, left.resolve_conj() @ right.resolve_conj())
         assert torch.equal(dxgemm.gemm(left, right, conjugate="a"), left.conj() @ right)
-    assert torch.equal(dxgemm.gemm(b.mH, a.mH), b.mH.resolve_conj() @ a.mH.resolve_conj())
-    dxgemm.gemm(a.cpu(), b)  # registers the type
-    in_memory = a.cpu().numpy()
-    np.testing.assert_array_equal(host_view(a.cpu().conj()), in_memory)
-    found = dxgemm.gemm(a.cpu().conj(), b.cpu())
-    assert torch.equal(found, a.cpu().conj().resolve_conj() @ b.cpu())
+    dxgemm.gemm(a.cpu(), b.cpu())  # registers the type
+    np.testing.assert_array_equal(host_view(a.cpu().conj()), a.cpu().numpy())
     with pytest.raises(errors.LayoutError, match="resolve_conj"):
         dxgemm.gemm(a, b, torch.zeros((4, 5), dtype=a.dtype, device=device).conj())
 
@@ -523,3 +408,11 @@ def test_copies_of_a_batch_are_one_where_rows_lie_evenly(layout):
     assert (copy.batch, copy.m, copy.n) == ((1, 45, 6) if layout == "row_row" else (1, 54, 5))
     apart = replace(problem, b=problem.b._replace(batch=40))
     assert real_form(apart, "").copies["b"].sizes.batch == 9
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_of_host_operands_are_conjugates_where_these_are(dtype):
+    layout = Layout((3, 4), (64, 16), dtype, HOST, read_only=False, is_conjugate=True)
+    copy = device_copy_layout(layout, 0)
+    assert copy.is_conjugate and copy.device == 0
+    assert not device_copy_layout(layout._replace(is_conjugate=False), 0).is_conjugate

@@ -1,12 +1,11 @@
 """Epilogues and reductions of complex products: functions of complex numbers, and real results."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
-from test_complex import integers, permitted, put
+from complex_operands import DTYPES, IS_SIMULATED, integers, put
+from test_complex import permitted
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
@@ -16,12 +15,9 @@ from dxgemm.choice import cublas_limits
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import find_implementation
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector, Scalar, squared_magnitude
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.runtime.device import device_facts
 
-DTYPES = tuple(COMPLEX_PARTS)
-IS_SIMULATED = simulator_enabled()
 # Kernels that have the epilogue; those of another one, of which `complex_sum` makes the result.
 NAMED = [None, *DIRECT, "naive" if IS_SIMULATED else "shared_tile"]
 SIZES = [(5, 6, 4)] if IS_SIMULATED else [(130, 67, 33), (1, 300, 257), (300, 1, 65)]

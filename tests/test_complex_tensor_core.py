@@ -1,26 +1,19 @@
 """Complex128 on tensor cores as it lies: `complex_tensor_core`, by name."""
 
-from __future__ import annotations
-
-import re
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
-from test_complex import CALLS
-from test_complex_batch import LAYOUTS, check
+from complex_operands import CALLS, IS_SIMULATED, check, check_errors, integers
+from test_complex_batch import LAYOUTS
 
 import dxgemm
-from dxgemm import errors
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels.complex_tensor_core import KERNEL, Config
 from dxgemm.handwritten.parts.complex_mma import smem_offset
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import contiguous_problem
 
 NAME, DTYPE = "complex_tensor_core", "complex128"
-IS_SIMULATED = simulator_enabled()
 CONFIGS = KERNEL.simulator_configs if IS_SIMULATED else KERNEL.configs
 CONFIG = Config(32, 32, 8, warp_m=16, warp_n=16, stages=4)
 
@@ -48,8 +41,7 @@ def test_every_config_at_the_edges_of_its_tile(tensor_home, config, k):
 
 
 def test_operands_may_be_broadcast_and_run_backwards(tensor_home):
-    rng = np.random.default_rng(0)
-    a, b = (rng.integers(-3, 4, s) + 1j * rng.integers(-3, 4, s) for s in ((17, 9), (3, 9, 10)))
+    a, b = (integers(s, DTYPE) for s in ((17, 9), (3, 9, 10)))
     sent_a, sent_b = tensor_home.send(a), tensor_home.send(b)
     options = {"implementation": NAME}
     found = dxgemm.gemm(sent_a, sent_b, **options)
@@ -59,39 +51,9 @@ def test_operands_may_be_broadcast_and_run_backwards(tensor_home):
 
 
 def test_errors_are_within_the_rule(tensor_home):
-    """Each part of the result against |A| |B| of the parts."""
-    m, n, k = (17, 9, 20) if IS_SIMULATED else (65, 70, 1000)
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal(s) + 1j * rng.standard_normal(s) for s in ((m, k), (k, n)))
-    exact = a.astype("clongdouble") @ b.astype("clongdouble")
-    real = abs(a.real) @ abs(b.real) + abs(a.imag) @ abs(b.imag)
-    imaginary = abs(a.real) @ abs(b.imag) + abs(a.imag) @ abs(b.real)
-    bound = 2 * k * np.finfo("float64").eps
     for config in CONFIGS:
-        found = tensor_home.fetch(
-            dxgemm.gemm(tensor_home.send(a), tensor_home.send(b), implementation=(NAME, config))
-        )
-        for part, scale in (("real", real), ("imag", imaginary)):
-            assert (abs(getattr(found - exact, part)) <= bound * scale).all(), config
-
-
-def test_nan_stays_in_its_row_and_infinity_in_its_part(tensor_home):
-    a, b = np.ones((17, 9), DTYPE), np.ones((9, 10), DTYPE)
-    a[3, 4], a[5, 6] = np.nan, complex(np.inf, 0)
-    b.imag = 1
-    found = tensor_home.fetch(
-        dxgemm.gemm(tensor_home.send(a), tensor_home.send(b), implementation=NAME)
-    )
-    assert np.isnan(found[3]).all() and (found[5] == complex(np.inf, np.inf)).all()
-    rows = [row for row in range(17) if row not in (3, 5)]
-    assert (found[rows] == 9 + 9j).all()
-
-
-def test_float64_and_complex64_are_refused(home):
-    for dtype in ("complex64", "float64"):
-        a = home.send(np.ones((2, 2), dtype))
-        with pytest.raises(errors.UnsupportedProblemError, match="complex128"):
-            dxgemm.gemm(a, a, implementation=NAME)
+        sizes = (17, 9, 20) if IS_SIMULATED else (65, 70, 1000)
+        check_errors(tensor_home, DTYPE, sizes, implementation=(NAME, config))
 
 
 @pytest.mark.parametrize("line", [8, 16, 64])
@@ -105,11 +67,6 @@ def test_eight_lanes_find_different_banks(line):
         assert len(banks) == 8
 
 
-def test_offsets_fill_a_tile():
-    offsets = {smem_offset(x, k, 128) for x, k in product(range(32), range(8))}
-    assert offsets == {*range(0, 32 * 128, 16)}
-
-
 def test_a_kernel_is_made_for_layouts_and_conjugates():
     def variant(conjugates="", **changes):
         problem = replace(contiguous_problem(DTYPE, 9, 9, 9), **changes)
@@ -119,27 +76,3 @@ def test_a_kernel_is_made_for_layouts_and_conjugates():
     assert variant() == ("", "row", "row") == variant(a=rows.a._replace(batch=0))
     assert variant("ba", a=rows.a.transposed()) == ("ab", "col", "row")
     assert variant("b", b=rows.b.transposed()) == ("b", "row", "col")
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"tile_m": 48}, "a power of two"),
-        ({"warp_m": 64}, "warp tiles must fill"),
-        ({"warp_m": 4}, "instructions compute 8 x 8"),
-        ({"stages": 1}, "2 or more"),
-        ({"tile_k": 4}, "permuted by 8"),
-        ({"tile_m": 512}, "cannot share"),
-        ({"split_k": 16}, "at most 8 blocks"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        replace(CONFIG, **changes)
-
-
-@pytest.mark.parametrize("config", KERNEL.configs, ids=str)
-def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config):
-    blocks = config.min_blocks(DTYPE)
-    assert blocks * config.threads <= 1024
-    assert blocks * (config.smem_bytes(DTYPE) + 1024) <= 228 << 10

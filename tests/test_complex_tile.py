@@ -1,14 +1,12 @@
 """Complex products of any size as they lie, by the kernels with tiles of complex sums."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 
 import numpy as np
 import pytest
-from test_complex import conjugated, integers
-from test_complex_batch import CALLS, CONFIGS, IS_SIMULATED, LAYOUTS, check, direct, put
+from complex_operands import CALLS, IS_SIMULATED, check, check_rows, check_special_values, integers
+from test_complex_batch import CONFIGS, LAYOUTS, direct
 
 import dxgemm
 from dxgemm import errors
@@ -16,7 +14,6 @@ from dxgemm.call.complex_call import LARGE, SMALL
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.choice.registry import find_implementation
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_tile
 from dxgemm.problem.complex_form import MOST_FEW_ROWS, direct_form
 from dxgemm.problem.define import contiguous_problem
@@ -27,10 +24,10 @@ from dxgemm.runtime.device import device_facts
 CASES = [
     pytest.param(name, dtype, config, id=f"{name}-{config}")
     for dtype, name in LARGE.items()
-    if name != "complex_tensor_core" or not simulator_enabled()
+    if name != "complex_tensor_core" or not IS_SIMULATED
     for config in (
         import_module(find_implementation(name).module).KERNEL.simulator_configs
-        if simulator_enabled()
+        if IS_SIMULATED
         else find_implementation(name).configs(dtype)
     )
 ]
@@ -107,21 +104,9 @@ def test_rows_far_apart(home, name, dtype):
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
 @pytest.mark.parametrize("conjugate", ["", "a", "b", "ab"])
 def test_special_values_stay_in_their_components(home, name, dtype, conjugate):
-    """Each component is a sum of products of components; real factors multiply them alone."""
-    a, b = integers((2, 6, 5), dtype, 1), integers((2, 5, 7), dtype, 2)
-    a[0, 1, 2], a[1, 3, 0], b[1, 4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
-    left, right = conjugated(a, b, conjugate)
-    with np.errstate(invalid="ignore"):
-        re = left.real @ right.real - left.imag @ right.imag
-        im = left.real @ right.imag + left.imag @ right.real
-    c = integers((2, 6, 7), dtype, 3)
-    c[0, 0, 0] = complex(np.inf, 1)
-    for layouts in (("C", "C"), ("F", "F"), ("s", "C")):
-        sent = [put(home, x, layout)[0] for x, layout in zip((a, b), layouts, strict=True)]
-        options = {"conjugate": conjugate, "implementation": name}
-        found = home.fetch(dxgemm.gemm(*sent, home.send(c), 2, 3, **options))
-        np.testing.assert_array_equal(found.real, (2 * re + 3 * c.real).astype(found.real.dtype))
-        np.testing.assert_array_equal(found.imag, (2 * im + 3 * c.imag).astype(found.imag.dtype))
+    options = {"conjugate": conjugate, "implementation": name}
+    for layouts in ("CCC", "FFC", "sCC"):
+        check_special_values(home, dtype, layouts, 3, (2,), **options)
 
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
@@ -143,17 +128,8 @@ def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
 
 @pytest.mark.parametrize(("dtype", "name"), KERNELS)
 def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
-    m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
-    rng = np.random.default_rng(0)
-    a, b = (
-        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
-        for s in ((m, k), (k, n))
-    )
-    options = {"implementation": name, "batch_invariant": True}
-    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
-    for rows in (1, 2, m - 1):
-        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), **options)
-        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
+    sizes = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
+    check_rows(home, dtype, sizes, implementation=name)
 
 
 @pytest.mark.gpu
@@ -192,14 +168,3 @@ def test_a_kernel_is_made_for_layouts_and_conjugates():
     assert variant("ba", b=rows.b.transposed()) == ("ab", "k", "k")
     assert variant("a", a=rows.a.transposed()) == ("a", "outer16", "outer16")
     assert variant(size=5) == ("", "k", "outer")
-
-
-def test_a_config_that_cannot_be_is_refused():
-    for numbers, message in (
-        ((128, 128, 8, 6, 8, 4), "must fill the tile"),
-        ((64, 64, 8, 8, 2, 4), "columns in fours"),
-        ((64, 64, 8, 8, 4, 1), "two stages"),
-        ((64, 32, 8, 4, 4, 4, 8), "share out the rows of a thread"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            complex_tile.Config(*numbers)

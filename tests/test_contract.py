@@ -1,7 +1,5 @@
 """The contract check itself: an implementation of dxgemm may refuse nothing, a baseline may."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """cuBLASDx pipelines without a GPU: what is asked for, what is kept, what is refused, one build."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import struct
@@ -15,7 +13,7 @@ from stored_functions import ARCH, DESCRIPTOR, FUNCTIONS, counted_builds, forget
 from dxgemm import errors
 from dxgemm.builds import build_tasks
 from dxgemm.choice.registry import find_implementation
-from dxgemm.choice.selection import best_of, choose
+from dxgemm.choice.selection import choose
 from dxgemm.compiler import kernel_store, toolkit
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
@@ -89,24 +87,15 @@ def test_clearing_the_cache_takes_device_functions_along(store):
     assert len(store) == 2
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"tile_m": 80}, "multiples of 32"),
-        ({"tile_k": 24}, "power of two"),
-        ({"stages": 1}, "2 or more"),
-        ({"stages": 12}, "bytes of shared memory"),
-        ({"split_k": 16}, "at most 8 blocks"),
-    ],
-)
-def test_configs_are_checked(change, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(pipeline.KERNEL.configs[0], **change)
-
-
 def problem(dtype, m, n, k, *, out_dtype=None, precision=None, **changes):
     rows = contiguous_problem(dtype, m, n, k, out_dtype=out_dtype, precision=precision)
     return dataclasses.replace(rows, **changes)
+
+
+def columns(m):
+    """A product whose a is column-major."""
+    asked = problem("float64", m, 256, 256)
+    return dataclasses.replace(asked, a=asked.a._replace(row=1, col=256))
 
 
 @pytest.mark.parametrize(
@@ -117,25 +106,13 @@ def problem(dtype, m, n, k, *, out_dtype=None, precision=None, **changes):
         (problem("float64", 255, 256, 256), ("row", "row", "16")),  # m only counts rows
         (problem("float64", 256, 256, 256, a_alignment=8), ("row", "row", "item")),
         (problem("float32", 256, 258, 256), ("row", "row", "item")),
+        (columns(256), ("col", "row", "16")),
+        (columns(255), ("col", "row", "item")),  # a tile at the lower edge begins at an odd row
     ],
 )
 def test_wide_copies_are_used_where_every_tile_is_aligned(asked, expected):
     config = next(c for c in pipeline.KERNEL.configs if c.dtype == asked.dtype)
     assert pipeline.KERNEL.variant(config, asked) == expected
-
-
-def test_a_column_major_a_of_odd_height_is_copied_by_elements():
-    asked = problem("float64", 256, 256, 256)
-    leading_256 = asked.a._replace(row=1, col=256)
-    config = pipeline.KERNEL.configs[0]
-    wide = dataclasses.replace(asked, a=leading_256)
-    assert pipeline.KERNEL.variant(config, wide) == ("col", "row", "16")
-    # A tile at the lower edge begins at m - tile_m, which is odd.
-    assert pipeline.KERNEL.variant(config, dataclasses.replace(wide, m=255)) == (
-        "col",
-        "row",
-        "item",
-    )
 
 
 @pytest.mark.parametrize(
@@ -155,28 +132,6 @@ def test_copies_are_narrower_where_cublasdx_would_take_tma(dtype, b_direction, a
     assert pipeline.descriptor(config, dtype, *layouts, "16", arch=arch).alignment == expected
     item_bytes = ITEM_BYTES[dtype]
     assert pipeline.descriptor(config, dtype, *layouts, "item", arch=arch).alignment == item_bytes
-
-
-@pytest.mark.parametrize("config", pipeline.KERNEL.configs, ids=str)
-def test_barriers_lie_behind_the_tile_of_the_result(config):
-    stages = config.stages * config.stage_bytes(config.dtype)
-    barriers = config.pipeline_start(config.dtype) + stages
-    assert barriers >= tile_bytes(config.tile_m, config.tile_n, pipeline.SUMS[config.dtype])
-    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16 + 4
-
-
-def test_a_tma_config_needs_stages_enough_to_hold_the_result():
-    with pytest.raises(ValueError, match="too few stages"):
-        pipeline_tma.Config(128, 256, threads=256, stages=2)
-
-
-def test_a_config_is_for_one_dtype():
-    implementation = find_implementation("pipeline")
-    for dtype in pipeline.KERNEL.dtypes:
-        assert {config.dtype for config in implementation.kernel.configs} > {dtype}
-        for config in pipeline.KERNEL.configs:
-            fits = config.takes(dtype)
-            assert fits == (config.dtype == dtype)
 
 
 def test_tma_states_what_it_cannot_do():
@@ -208,37 +163,10 @@ def test_int8_is_copied_for_tma_where_it_lies_otherwise(a_order, b_order):
     assert pipeline.KERNEL.variant(pipeline.KERNEL.configs[-1], odd) == (a_order, b_order, "item")
 
 
-def test_without_measurements_int8_is_predicted_fastest_on_tensor_cores(give_table):
-    give_table(H200, {})
-    along_k = problem("int8", 4096, 4096, 4096, out_dtype="int32")
-    on_cores, outside = (
-        best_of(along_k, H200, [find_implementation(name)]).us
-        for name in ("pipeline_tma", "widening_tile")
-    )
-    assert on_cores < outside
-
-
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
 def test_tma_takes_tf32_along_k(a_order, b_order):
     reason = pipeline_tma.KERNEL.supports(arranged("float32", a_order, b_order, precision="tf32"))
     assert (reason is None) == ((a_order, b_order) == ("row", "col"))
-
-
-def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
-    config = pipeline_tma.KERNEL.configs[0]
-    asked = problem("float16", 200, 136, 72)
-    a_map, a_rest, b_map, b_rest, end = pipeline_tma.KERNEL.tensor_maps(config, asked)
-    assert 2 * 128 + len(a_rest) + len(b_rest) + len(end) == pipeline_tma.PARAMETER_BLOCK_BYTES
-    depth = config.stages * 64  # all stages are waited for, though k is shorter
-    assert struct.unpack_from("<3i", a_rest, 64) == (200, depth, 1)
-    assert struct.unpack_from("<3i", b_rest, 64) == (depth, 136, 1)
-    assert (a_map.sizes, a_map.box) == ((72, 200, 1), (64, config.tile_m, 1))
-    assert (b_map.sizes, b_map.box) == ((136, 72, 1), (64, 8, 1))
-    narrow = next(config for config in pipeline_tma.KERNEL.configs if config.tile_n == 64)
-    _, _, b_map, *_ = pipeline_tma.KERNEL.tensor_maps(narrow, asked)
-    assert b_map.box == (64, 64, 1), "as wide as the swizzle: the whole tile at once"
-    (nothing,) = pipeline_tma.KERNEL.tensor_maps(config, problem("float16", 200, 136, 0))
-    assert nothing == bytes(pipeline_tma.PARAMETER_BLOCK_BYTES)
 
 
 def test_a_parameter_by_value_is_appended_wherever_the_kernel_is_named():
@@ -457,3 +385,28 @@ def test_a_pipeline_runs_only_by_its_name(configs_of_a_gpu, dtype):
     automatic = {spec.implementation for spec in kernel_specs((dtype,), arch=ARCH)}
     assert not automatic & {"pipeline", "pipeline_tma"}
     assert kernel_specs((dtype,), ("pipeline",), arch=ARCH)
+
+
+@pytest.mark.parametrize("config", pipeline.KERNEL.configs, ids=str)
+def test_barriers_lie_behind_the_tile_of_the_result(config):
+    stages = config.stages * config.stage_bytes(config.dtype)
+    barriers = config.pipeline_start(config.dtype) + stages
+    assert barriers >= tile_bytes(config.tile_m, config.tile_n, pipeline.SUMS[config.dtype])
+    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16 + 4
+
+
+def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
+    config = pipeline_tma.KERNEL.configs[0]
+    asked = problem("float16", 200, 136, 72)
+    a_map, a_rest, b_map, b_rest, end = pipeline_tma.KERNEL.tensor_maps(config, asked)
+    assert 2 * 128 + len(a_rest) + len(b_rest) + len(end) == pipeline_tma.PARAMETER_BLOCK_BYTES
+    depth = config.stages * 64  # all stages are waited for, though k is shorter
+    assert struct.unpack_from("<3i", a_rest, 64) == (200, depth, 1)
+    assert struct.unpack_from("<3i", b_rest, 64) == (depth, 136, 1)
+    assert (a_map.sizes, a_map.box) == ((72, 200, 1), (64, config.tile_m, 1))
+    assert (b_map.sizes, b_map.box) == ((136, 72, 1), (64, 8, 1))
+    narrow = next(config for config in pipeline_tma.KERNEL.configs if config.tile_n == 64)
+    _, _, b_map, *_ = pipeline_tma.KERNEL.tensor_maps(narrow, asked)
+    assert b_map.box == (64, 64, 1), "as wide as the swizzle: the whole tile at once"
+    (nothing,) = pipeline_tma.KERNEL.tensor_maps(config, problem("float16", 200, 136, 0))
+    assert nothing == bytes(pipeline_tma.PARAMETER_BLOCK_BYTES)

@@ -1,7 +1,5 @@
 """Several GPUs: the operands' GPU is used whichever is current, and mixing GPUs is refused."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import asdict
 from typing import Any
@@ -67,16 +65,9 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
     rates = {**_tensor_multiply_adds(9, 0), "float32": cores["float32"], "int32": cores["int32"]}
     tflops = {name: 2e-3 * rate * sm_count * clock_ghz for name, rate in rates.items()}
     expected = {
-        "int8": 1978.9,
-        "float8": 1978.9,
-        "float16": 989.4,
-        "bfloat16": 989.4,
-        "tf32": 494.7,
-        "emulated": 989.4 / 3,
-        "float32": 66.9,
-        "int32": 33.5,
-        "float64": 66.9,
-    }
+        "int8": 1978.9, "float8": 1978.9, "float16": 989.4, "bfloat16": 989.4, "tf32": 494.7,
+        "emulated": 989.4 / 3, "float32": 66.9, "int32": 33.5, "float64": 66.9,
+    }  # fmt: skip
     assert tflops == pytest.approx(expected, rel=0.09)
 
 

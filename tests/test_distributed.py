@@ -3,8 +3,6 @@
 Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `on_rank`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -15,6 +13,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from importlib import import_module
 from itertools import product
 from multiprocessing import parent_process
@@ -52,13 +51,8 @@ if not simulator_enabled() and GPUS < 2 and parent_process() is None:  # a rank 
     pytest.skip("needs two GPUs, or the simulator", allow_module_level=True)
 
 DTYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.complex128,
-]
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
+]  # fmt: skip
 METHODS = ["plain", "chunked", None] if simulator_enabled() else ["plain", "chunked", "peer", None]
 FLOAT, DOUBLE = torch.float32, torch.float64
 SCALE = 1 if simulator_enabled() else 61
@@ -67,34 +61,27 @@ COUNTS = [(3, 3, 3), (4, 7, 1), (5, 0, 2)]
 N, K = 5, 6
 
 
-def gpu_or_simulator(size):
-    if GPUS and size > GPUS:
-        pytest.skip(f"needs {size} GPUs")
-
-
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request):
     """Ranks that stay for all tests of the module."""
-    gpu_or_simulator(request.param)
-    started = Ranks(request.param)
-    yield started
-    started.close()
+    if GPUS and request.param > GPUS:
+        pytest.skip(f"needs {request.param} GPUs")
+    with closing(Ranks(request.param)) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def pair():
     """Two ranks."""
-    started = Ranks(2)
-    yield started
-    started.close()
+    with closing(Ranks(2)) as started:
+        yield started
 
 
 @pytest.fixture
 def mortal():
     """Two ranks that a test may end."""
-    started = Ranks(2)
-    yield started
-    started.close()
+    with closing(Ranks(2)) as started:
+        yield started
 
 
 def integers(*shape, dtype, seed=0):
@@ -116,24 +103,27 @@ def split_k(a, b, rank, ks):
     return a[:, first:end], b[first:end]
 
 
-def on_rank_multiply(rank, operation, dtype, counts, method, epilogue=None):
+def shards(operation, rank, a, b, counts, ks):
+    """Operands of a rank, options of its call, and the rows that it keeps of the result."""
+    rows = slice(*shards_of(counts)[rank])
+    if operation == GATHER:
+        return (a[rows], b), {}, slice(None)
+    is_scattered = operation == SCATTER
+    options = {"rows": counts} if is_scattered else {}
+    return split_k(a, b, rank, ks), options, rows if is_scattered else slice(None)
+
+
+def on_rank_multiply(rank, operation, dtype, counts, method):
     """Compute an operation on integers, and compare it with the product of whole matrices."""
     size = dist.get_world_size()
     counts = scaled(counts, size)
     m, n, k = sum(counts), SCALE * N, SCALE * K
     a, b = integers(m, k, dtype=dtype), integers(k, n, dtype=dtype, seed=1)
-    first, end = shards_of(counts)[rank]
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    expected = a.cpu().to(wide) @ b.cpu().to(wide)
     ks = [0] * (size - 2) + [k - SCALE, SCALE]
-    if operation == GATHER:
-        result = dxd.all_gather_gemm(a[first:end], b, method=method)
-    elif operation == SCATTER:
-        shards = split_k(a, b, rank, ks)
-        result = dxd.gemm_reduce_scatter(*shards, rows=counts, method=method)
-        expected = expected[first:end]
-    else:
-        result = dxd.gemm_all_reduce(*split_k(a, b, rank, ks), method=method)
+    own, options, kept = shards(operation, rank, a, b, counts, ks)
+    result = getattr(dxd, operation)(*own, method=method, **options)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    expected = (a.cpu().to(wide) @ b.cpu().to(wide))[kept]
     assert result.dtype == dtype and result.device.type == DEVICE
     torch.testing.assert_close(result.cpu(), expected.to(dtype), rtol=0, atol=0)
 
@@ -171,30 +161,17 @@ def on_rank_epilogue(rank, operation, method, name):
     a, b = integers(m, k, dtype=dtype), integers(k, n, dtype=dtype, seed=1)
     row, column = integers(1, n, dtype=dtype)[0], integers(1, m, dtype=dtype)[0]
     matrix = integers(m, n, dtype=dtype, seed=2)
-    first, end = shards_of(counts)[rank]
-    kept = slice(first, end) if operation == SCATTER else slice(None)
-
-    def chain(rows):
-        stages = {
-            "vectors": lambda: epilogues.bias(row) | epilogues.bias_column(column[rows]),
-            "matrix": lambda: epilogues.relu | epilogues.residual(matrix[rows]),
-            "row itself": lambda: epilogues.dropout(0.5, 7),
-        }
-        return stages[name]()
-
     ks = [0] * (size - 2) + [k - 2, 2]
-    if operation == GATHER:
-        result = dxd.all_gather_gemm(a[first:end], b, epilogue=chain(kept), method=method)
-    elif operation == SCATTER:
-        shards = split_k(a, b, rank, ks)
-        options = {"rows": counts, "epilogue": chain(kept), "method": method}
-        result = dxd.gemm_reduce_scatter(*shards, **options)
-    else:
-        shards = split_k(a, b, rank, ks)
-        result = dxd.gemm_all_reduce(*shards, epilogue=chain(kept), method=method)
+    own, options, kept = shards(operation, rank, a, b, counts, ks)
+    chain = {
+        "vectors": lambda: epilogues.bias(row) | epilogues.bias_column(column[kept]),
+        "matrix": lambda: epilogues.relu | epilogues.residual(matrix[kept]),
+        "row itself": lambda: epilogues.dropout(0.5, 7),
+    }[name]
+    result = getattr(dxd, operation)(*own, epilogue=chain(), method=method, **options)
     sums = (a.double() @ b.double()).to(dtype)[kept]
     empty = sums.new_empty((len(sums), 0)), sums.new_empty((0, n))
-    expected = dxgemm.gemm(*empty, sums, beta=1.0, epilogue=chain(kept))
+    expected = dxgemm.gemm(*empty, sums, beta=1.0, epilogue=chain())
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
@@ -267,10 +244,6 @@ def on_rank_out(rank):
     torch.testing.assert_close(out, size * (a @ b))
 
 
-def test_results_are_written_to_out(pair):
-    pair.run(on_rank_out)
-
-
 def on_rank_strided(rank):
     """Operands that are transposed, and lazy conjugates."""
     size = dist.get_world_size()
@@ -280,8 +253,9 @@ def on_rank_strided(rank):
     torch.testing.assert_close(dxd.gemm_all_reduce(a, b), size * (a @ b))
 
 
-def test_operands_may_have_any_strides(pair):
-    pair.run(on_rank_strided)
+@pytest.mark.parametrize("function", [on_rank_out, on_rank_strided])
+def test_results_are_written_to_out_and_operands_may_have_any_strides(pair, function):
+    pair.run(function)
 
 
 on_gpus = pytest.mark.skipif(not GPUS, reason="needs GPUs")
@@ -298,16 +272,14 @@ def on_rank_large(rank, operation, method):
     counts = [m // 2 + 16] + [(m // 2 - 16) // (size - 1)] * (size - 1)
     if operation == REDUCE:
         counts = [m // size] * size
-    rows = slice(*shards_of(counts)[rank])
-    parts = [(a[rows], b) if operation == GATHER else split_k(a, b, rank, ks) for a, b in wholes]
+    split = [shards(operation, rank, *whole, counts, ks) for whole in wholes]
+    parts, (_, options, kept) = [own for own, _, _ in split], split[0]
     a, b = (torch.empty_like(x).contiguous() for x in parts[0])
-    options = {"method": method} | ({"rows": counts} if operation == SCATTER else {})
-    kept = rows if operation == SCATTER else slice(None)
     results = []
     for call in range(10):
         for mine, part in zip((a, b), parts[call % 3]):
             mine.copy_(part)
-        results.append(getattr(dxd, operation)(a, b, **options))
+        results.append(getattr(dxd, operation)(a, b, method=method, **options))
     for call, result in enumerate(results):
         assert torch.equal(result, expected[call % 3][kept]), f"call {call}"
 
@@ -690,11 +662,6 @@ def on_rank_gradient_of_a_sum(rank):
     dxd.gemm_all_reduce(a, b)
 
 
-def test_a_gradient_that_there_is_not_is_refused(pair):
-    for _, error in pair.outcomes(on_rank_gradient_of_a_sum):
-        assert error[0] == "UnsupportedProblemError"
-
-
 # DTensors
 
 
@@ -734,11 +701,6 @@ def on_rank_wrong_dtensor(rank):
     dxd.gemm(x, x)
 
 
-def test_placements_without_a_product_are_refused(pair):
-    for _, error in pair.outcomes(on_rank_wrong_dtensor):
-        assert error[0] == "UnsupportedProblemError" and "redistribute" in error[1]
-
-
 def test_the_example_agrees_with_one_gpu():
     program = Path(__file__).resolve().parent.parent / "examples" / "tensor_parallel.py"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -755,34 +717,48 @@ def test_the_example_agrees_with_one_gpu():
 
 def on_rank_call(rank, operation, arguments, options=None):
     """Call with operands of shapes and dtypes of its own."""
-    (a_shape, a_dtype), (b_shape, b_dtype) = arguments[rank]
-    a = torch.ones(a_shape, dtype=a_dtype, device=DEVICE)
-    b = torch.ones(b_shape, dtype=b_dtype, device=DEVICE)
-    getattr(dxd, operation)(a, b, **(options or [{}, {}])[rank])
+    a, b = (torch.ones(shape, dtype=dtype, device=DEVICE) for shape, dtype in arguments[rank])
+    own = {name: of_ranks[rank] for name, of_ranks in (options or {}).items()}
+    getattr(dxd, operation)(a, b, **own)
 
 
+FITTING = [((2, 4), (4, 3))] * 2
+# Operation, shapes and options of two ranks, and their error.
 MISMATCHES = {
     "inner dimensions of the ranks": (
-        GATHER, [((2, 4), (4, 3)), ((2, 5), (5, 3))], "ShapeError", "k is 4 on rank 0, 5 on rank 1",
+        GATHER, [((2, 4), (4, 3)), ((2, 5), (5, 3))], {}, "ShapeError", "k is 4 on rank 0, 5 on",
     ),
     "inner dimensions of one rank": (
-        GATHER, [((2, 4), (4, 3)), ((2, 4), (5, 3))], "ShapeError", "rank 1: all_gather_gemm: a is",
+        GATHER, [((2, 4), (4, 3)), ((2, 4), (5, 3))], {}, "ShapeError", "rank 1: all_gather_gemm",
     ),
     "columns of sums": (
-        SCATTER, [((2, 4), (4, 3)), ((2, 4), (4, 2))], "ShapeError", "n is 3 on rank 0, 2 on",
+        SCATTER, [((2, 4), (4, 3)), ((2, 4), (4, 2))], {}, "ShapeError", "n is 3 on rank 0, 2 on",
     ),
     "rows of sums": (
-        REDUCE, [((2, 4), (4, 3)), ((3, 4), (4, 3))], "ShapeError", "m is 2 on rank 0, 3 on",
+        REDUCE, [((2, 4), (4, 3)), ((3, 4), (4, 3))], {}, "ShapeError", "m is 2 on rank 0, 3 on",
     ),
-    "dimensions": (GATHER, [((2, 4), (4, 3)), ((4,), (4, 3))], "ShapeError", "rank 1"),
+    "dimensions": (GATHER, [((2, 4), (4, 3)), ((4,), (4, 3))], {}, "ShapeError", "rank 1"),
+    "methods": (
+        GATHER, FITTING, {"method": ["plain", "chunked"]}, "UnsupportedProblemError", "method",
+    ),
+    "an unknown method": (
+        GATHER, FITTING, {"method": ["fast"] * 2}, "UnsupportedProblemError", "'fast'",
+    ),
+    "row counts": (GATHER, FITTING, {"rows": [(2, 2), (2, 3)]}, "ShapeError", "rows is"),
+    "row counts of other shards": (
+        GATHER, FITTING, {"rows": [(2, 3)] * 2}, "ShapeError", "the ranks have [2, 2]",
+    ),
+    "too few row counts": (
+        GATHER, FITTING, {"rows": [(4,)] * 2}, "ShapeError", "for each of 2 ranks",
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MISMATCHES)
-def test_shards_that_do_not_fit_are_the_same_error_on_all_ranks(pair, case):
-    operation, shapes, error, text = MISMATCHES[case]
+def test_shards_and_options_that_do_not_fit_are_the_same_error_on_all_ranks(pair, case):
+    operation, shapes, options, error, text = MISMATCHES[case]
     arguments = [[(shape, FLOAT) for shape in of_rank] for of_rank in shapes]
-    assert_same_error(pair.outcomes(on_rank_call, operation, arguments), error, text)
+    assert_same_error(pair.outcomes(on_rank_call, operation, arguments, options), error, text)
 
 
 def assert_same_error(outcomes, error, text):
@@ -796,22 +772,6 @@ def test_mixed_dtypes_are_the_same_error_on_all_ranks(pair):
     assert_same_error(pair.outcomes(on_rank_call, GATHER, same), "DtypeError", "float64 on rank 1")
     mixed = [[((2, 4), FLOAT), ((4, 3), FLOAT)], [((2, 4), FLOAT), ((4, 3), DOUBLE)]]
     assert_same_error(pair.outcomes(on_rank_call, GATHER, mixed), "DtypeError", "rank 1: all_g")
-
-
-OPTIONS = {
-    "methods": ([{"method": "plain"}, {"method": "chunked"}], "UnsupportedProblemError", "method"),
-    "an unknown method": ([{"method": "fast"}] * 2, "UnsupportedProblemError", "'fast'"),
-    "row counts": ([{"rows": (2, 2)}, {"rows": (2, 3)}], "ShapeError", "rows is"),
-    "row counts of other shards": ([{"rows": (2, 3)}] * 2, "ShapeError", "the ranks have [2, 2]"),
-    "too few row counts": ([{"rows": (4,)}] * 2, "ShapeError", "for each of 2 ranks"),
-}
-
-
-@pytest.mark.parametrize("case", OPTIONS)
-def test_options_that_do_not_fit_are_the_same_error_on_all_ranks(pair, case):
-    options, error, text = OPTIONS[case]
-    arguments = [[((2, 4), FLOAT), ((4, 3), FLOAT)]] * 2
-    assert_same_error(pair.outcomes(on_rank_call, GATHER, arguments, options), error, text)
 
 
 def on_rank_other_function(rank):
@@ -877,10 +837,6 @@ def on_rank_tangent(rank):
         dxd.all_gather_gemm(a, a, epilogue=epilogues.bias(forward_ad.make_dual(a[0], a[1])))
 
 
-def test_a_tangent_is_the_same_error_on_all_ranks(pair):
-    assert_same_error(pair.outcomes(on_rank_tangent), "UnsupportedProblemError", "has a tangent")
-
-
 def on_rank_elsewhere(rank):
     """Operands on a device for which the group has no backend."""
     device = "cpu" if DEVICE == "cuda" else "meta"
@@ -888,8 +844,17 @@ def on_rank_elsewhere(rank):
     dxd.all_gather_gemm(a, a)
 
 
-def test_a_device_without_a_backend_is_refused(pair):
-    assert_same_error(pair.outcomes(on_rank_elsewhere), "DeviceMismatchError", "has the backend")
+@pytest.mark.parametrize(
+    "function, error, text",
+    [
+        (on_rank_gradient_of_a_sum, "UnsupportedProblemError", "gemm_all_reduce"),
+        (on_rank_wrong_dtensor, "UnsupportedProblemError", "redistribute"),
+        (on_rank_tangent, "UnsupportedProblemError", "has a tangent"),
+        (on_rank_elsewhere, "DeviceMismatchError", "has the backend"),
+    ],
+)
+def test_what_no_rank_computes_is_the_same_error_on_all_ranks(pair, function, error, text):
+    assert_same_error(pair.outcomes(function), error, text)
 
 
 def on_rank_without_memory(rank, operation, kind):
@@ -1230,16 +1195,13 @@ def on_rank_place(rank):
 
 @on_gpus
 def test_gpus_are_told_apart_by_their_uuid():
-    started = Ranks(2, sees_one=True)
-    try:
+    with closing(Ranks(2, sees_one=True)) as started:
         first, second = started.run(on_rank_place)
         assert first["index"] == second["index"] and first["gpu"] != second["gpu"]
         for operation in OPERATIONS:
             started.run(on_rank_multiply, operation, FLOAT, COUNTS[0], None)
         for _, error in started.outcomes(on_rank_multiply, GATHER, FLOAT, COUNTS[0], "peer"):
             assert error[0] == "UnsupportedProblemError"
-    finally:
-        started.close()
 
 
 def test_there_must_be_a_group():

@@ -1,7 +1,5 @@
 """Schedules of sharded products, simulated for all ranks in one process; and their predictions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise
@@ -120,20 +118,15 @@ def test_a_sum_for_all_is_multiplied_and_reduced_once(total, chunks):
 def test_peers_send_what_is_needed_and_nothing_else(operation):
     for counts, chunks in CASES:
         schedules = all_schedules(operation, PEER, counts, chunks)
-        sent = [move.message for schedule in schedules for move in schedule.moves]
-        needed = [m for schedule in schedules for step in schedule.steps for m in step.needs]
-        assert sorted(sent) == sorted(needed) and len({*sent}) == len(sent)
+        moves = [move for schedule in schedules for move in schedule.moves]
+        sent = {move.message: move.rows for move in moves}
+        steps = [(schedule, step) for schedule in schedules for step in schedule.steps]
+        needed = [message for _, step in steps for message in step.needs]
+        assert sorted(sent) == sorted(needed) and len(sent) == len(moves)
         assert all(message.source != message.target for message in sent)
-
-
-def test_gathered_rows_are_those_that_were_sent():
-    for counts, chunks in CASES:
-        schedules = all_schedules(GATHER, PEER, counts, chunks)
-        sent = {move.message: move.rows for schedule in schedules for move in schedule.moves}
-        for schedule in schedules:
-            for step in schedule.steps:
-                for message in step.needs:
-                    assert sent[message] == step.rows and message.target == schedule.rank
+        for schedule, step in steps if operation == GATHER else ():
+            assert all(sent[need] == step.rows for need in step.needs)
+            assert all(need.target == schedule.rank for need in step.needs)
 
 
 def test_sums_are_sent_once_they_are_computed_and_added_in_the_order_of_ranks():

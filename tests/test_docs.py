@@ -1,7 +1,5 @@
 """The pages agree with the sources: links, names, quoted messages, figures; the site builds."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -3,8 +3,6 @@
 Without a GPU the driver's answers are made up; with one the faults are real.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import signal
@@ -62,15 +60,7 @@ PRIMARY = 9  # handle of the primary context
 
 
 class FakeDriver:
-    """Counts what is called, succeeds, and gives each result a number of its own.
-
-    Attributes:
-        results: results of functions, by name; other functions return nothing or an address.
-        fails: errors of functions, by name; other functions succeed.
-        calls: names of functions, in order; with the context that is made current.
-        on_launch: called with the arguments of each launch.
-        allocated: addresses that are not free.
-    """
+    """Counts what is called, succeeds, and gives each result a number of its own."""
 
     CUresult = driver.CUresult
     CUdevice_attribute = driver.CUdevice_attribute
@@ -82,6 +72,7 @@ class FakeDriver:
     CUstream_flags = driver.CUstream_flags
 
     def __init__(self):
+        # results of functions, by name; other functions return nothing or an address
         self.results = {
             "cuCtxGetDevice": 0,
             "cuCtxGetCurrent": PRIMARY,
@@ -91,10 +82,10 @@ class FakeDriver:
             "cuThreadExchangeStreamCaptureMode": 0,
             "cuStreamIsCapturing": NOT_CAPTURED,
         }
-        self.fails = {}
-        self.calls = []
-        self.allocated = set()
-        self.on_launch = lambda *arguments: None
+        self.fails = {}  # errors of functions, by name; other functions succeed
+        self.calls = []  # names of functions, in order; with the context that is made current
+        self.allocated = set()  # addresses that are not free
+        self.on_launch = lambda *arguments: None  # called with the arguments of each launch
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
@@ -245,13 +236,9 @@ def made_up(record, cubin=b""):
 
 def launch_on(ordinal):
     record = SimpleNamespace(
-        implementation="tuned",
-        config="64x64",
-        threads=256,
-        dynamic_smem_bytes=0,
-        cluster=1,
+        implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1,
         begins_early=False,
-    )
+    )  # fmt: skip
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"identity", ordinal] = 1
     return launch.KernelLaunch(made_up(record), problem, 7, ordinal)

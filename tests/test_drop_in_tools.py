@@ -1,7 +1,5 @@
 """NumPy's own tests, as `tools/drop_in.py` runs them, with NumPy in the place of CuPy."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

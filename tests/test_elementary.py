@@ -3,8 +3,6 @@
 In the simulator they run with stand-ins for their few instructions; on a GPU as they are.
 """
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """G8: zero sizes. k == 0 gives beta * c; an empty result touches nothing."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

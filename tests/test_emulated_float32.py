@@ -1,7 +1,5 @@
 """float32 precision="emulated": the parts and the validity check, by a model in NumPy."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -231,12 +229,9 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
         ):
             for right in (sent[1], dxgemm.prepare(sent[1])):
                 found = dxgemm.gemm(
-                    sent[0],
-                    right,
-                    epilogue=replace(reduction, fused=True),
-                    implementation=("emulated_float32", config),
-                    precision="emulated",
-                )
+                    sent[0], right, epilogue=replace(reduction, fused=True),
+                    implementation=("emulated_float32", config), precision="emulated",
+                )  # fmt: skip
                 np.testing.assert_array_equal(found.get(), expected, f"{config} {reduction}")
     fallbacks = 0 if is_split else 2 * 3 * len(emulated_float32.KERNEL.configs)
     assert dxgemm.emulation_fallbacks() == before + fallbacks

@@ -1,7 +1,5 @@
 """float64 precision="emulated": residues, validity check, reconstruction, by a model in NumPy."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -15,8 +13,7 @@ from oracle import residue_model
 from oracle.residue_model import combine, is_accepted, residues_of, scale_rows
 
 import dxgemm
-from dxgemm.choice.emulation import native_config
-from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
+from dxgemm.choice.emulation_parts import operand_residues
 from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct
@@ -29,7 +26,6 @@ from dxgemm.problem.dtypes import MODULI_COUNTS
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
-from dxgemm.runtime.program import OUT, A, Program
 
 SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (4, 32), (13, 33), (9, 40)]
 
@@ -51,15 +47,12 @@ def test_sums_stay_below_half_the_product_of_the_moduli(count):
             assert bits == moduli.MOST_BITS or 2 * k * 4 ** (bits + 1) >= product * (1 - 2**-31)
 
 
-def test_the_number_of_moduli_keeps_53_bits_unless_one_is_named():
+def test_moduli_keep_53_bits_and_sums_fit_int32() -> None:
     for k in (1, 64, 1024, 8192, moduli.LONGEST_K):
         problem = contiguous_problem("float64", 8, 8, k, precision="emulated")
         count = moduli.moduli_count(problem)
         assert moduli.operand_bits(count, k) >= 53 > moduli.operand_bits(count - 1, k)
         assert moduli.moduli_count(replace(problem, precision="emulated12")) == 12
-
-
-def test_sums_of_the_longest_k_fit_int32():
     assert moduli.LONGEST_K * max(m // 2 for m in moduli.MODULI if m % 2) ** 2 < 2**31
 
 
@@ -154,6 +147,20 @@ def nearest(value, modulus):
     return (value + modulus // 2) % modulus - modulus // 2
 
 
+def reconstructed(home, problem, stored, factors, c, alpha, beta, before):
+    """Result of the kernel, which writes nothing where the flag says that the check has failed."""
+    launch = reconstruction_step(problem, ()).bind(device_facts(0).arch, 0)
+    sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
+    for has_failed in (1, 0):
+        flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(before)
+        extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
+        pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
+        launch((*pointers, alpha, beta, *extra), 0)
+        if has_failed:
+            assert (home.fetch(out) == before).all()
+    return home.fetch(out)
+
+
 @pytest.mark.parametrize("count", MODULI_COUNTS)
 def test_sums_of_limbs_are_exact(count):
     weights, product = reconstruct.limbs_of_weights(count)
@@ -210,18 +217,10 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     problem = replace(
         contiguous_problem("float64", m, n, 8, precision=f"emulated{count}"), reads_c=True
     )
-    launch = reconstruction_step(problem, ()).bind(device_facts(0).arch, 0)
-    sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
-    for has_failed in (1, 0):
-        flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(np.full(size, 7.0))
-        extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
-        pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
-        launch((*pointers, 0.5, 2.0, *extra), 0)
-        if has_failed:
-            assert (home.fetch(out) == 7).all()
+    found = reconstructed(home, problem, stored, factors, c, 0.5, 2.0, np.full(size, 7.0))
     exact = np.array([[float(x) for x in row] for row in integers])
     exact *= factors[0][:m, None] * factors[1][:n]
-    np.testing.assert_allclose(home.fetch(out), 0.5 * exact + 2.0 * c, rtol=4e-16, atol=1e-300)
+    np.testing.assert_allclose(found, 0.5 * exact + 2.0 * c, rtol=4e-16, atol=1e-300)
 
 
 @dxgemm.epilogue
@@ -249,50 +248,9 @@ def test_reconstruction_mirrors_the_lower_triangle(home, n, triangle, beta):
     for epilogue in (None, Fusion(bound_epilogue(placed).stages, ())):
         problem = contiguous_problem("float64", n, n, 8, batch, precision=f"emulated{count}")
         problem = replace(problem, reads_c=beta != 0, epilogue=epilogue, triangle=triangle)
-        launch = reconstruction_step(problem, ()).bind(device_facts(0).arch, 0)
-        sent = [home.send(x) for x in (stored.ravel(), factors, factors, c)]
-        for has_failed in (1, 0):
-            flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(before)
-            extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
-            pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
-            launch((*pointers, 2.0, beta, *extra), 0)
-            if has_failed:
-                assert (home.fetch(out) == before).all()
+        found = reconstructed(home, problem, stored, [factors] * 2, c, 2.0, beta, before)
         expected = exact + (1000 * rows + cols if epilogue else 0)
-        np.testing.assert_array_equal(home.fetch(out), np.where(is_written, expected, before))
-
-
-@pytest.mark.parametrize("count", [3, 14, 16])
-def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
-    m, n, k = 5, 7, 33
-    rng = np.random.default_rng(12)
-    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
-    problem = contiguous_problem("float64", m, n, k, precision=f"emulated{count}")
-    arch, stored, factors = device_facts(0).arch, {}, ()
-    memories = []
-    for (name, parts), x in zip(parts_of_problem(problem).items(), (a, b), strict=True):
-        sent, memory = home.send(x), home.send(np.zeros(parts.size, np.uint8))
-        base = pointer_of(memory)
-        splitting = Program((parts.step(A, OUT),)).bind(arch, 0)
-        splitting((*(pointer_of(sent),) * 3, base, 0, 0), 0)
-        lines = home.fetch(memory)[: parts.part_items].view(np.int8)
-        stored[name] = lines.reshape(count, parts.sizes.m, -1)[..., :k].astype(np.int64)
-        factors += parts.factors(base)
-        memories.append(memory)
-    sums = stored["a"] @ stored["b"].swapaxes(1, 2)
-    by_modulus = np.zeros((count, m, residue_store.row_bytes(n)), np.int8)
-    for index, modulus in enumerate(moduli.MODULI[:count]):
-        by_modulus[index, :, :n] = ((sums[index] + modulus // 2) % modulus - modulus // 2).astype(
-            np.int8
-        )
-    sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
-    flag = home.send(np.zeros(1, np.int32))
-    launch = reconstruction_step(problem, ()).bind(arch, 0)
-    extra = pointer_of(sent), sent.size, *factors, pointer_of(flag), 1
-    launch((*(pointer_of(out),) * 4, 1.0, 0.0, *extra), 0)
-    bits = residue_model.operand_bits(count, k)
-    expected = residue_model.residue_product(scale_rows(a, bits), scale_rows(b.T, bits), count)
-    np.testing.assert_array_equal(home.fetch(out), expected)
+        np.testing.assert_array_equal(found, np.where(is_written, expected, before))
 
 
 def exact(a, b):
@@ -388,19 +346,6 @@ def test_the_accuracy_is_stated():
         "16 moduli, 55 bits below the largest of a row of a or column of b; "
         "error at most 2**-42 |A| |B|"
     )
-
-
-def test_the_kernels_of_a_problem():
-    problem = contiguous_problem("float64", 512, 256, 1000, precision="emulated13")
-    parts = parts_of_problem(problem)
-    assert [part.spec.variant for part in parts.values()] == [
-        ("k", "vector", "13"),
-        ("mn", "element", "13"),
-    ]
-    assert parts["a"].part_items == 13 * 512 * 1024
-    assert native_config(problem).tile_left
-    a_map, _ = emulated_float64.KERNEL.tensor_maps(emulated_float64.KERNEL.configs[0], problem)
-    assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1024, 512 * 1024)
 
 
 COMPILE = """

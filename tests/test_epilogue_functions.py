@@ -1,7 +1,5 @@
 """Epilogues without kernels: what can be one, binding, identity, the twin on the host, checks."""
 
-from __future__ import annotations
-
 import cmath  # noqa: F401  # formulas name it
 import functools
 import gc
@@ -69,6 +67,19 @@ def name_of(value):
     return type(value).__name__ if " at 0x" in text else text
 
 
+def made(text):
+    """What a text defines as `f`, or the value of an expression."""
+    if not text.startswith(("def", "async")):
+        return eval(text, {**globals()})
+    names = {**globals()}
+    exec(text, names)
+    return names["f"]
+
+
+def with_body(body):
+    return made(f"def f(value, row, col):\n {body}")
+
+
 def halved(x):
     return HALF * x
 
@@ -111,70 +122,38 @@ def awkward(dtype):
 # what can be an epilogue
 
 
-def with_another_annotation(value, row, col, shift: float): ...
-
-
-def with_an_unknown_annotation(value, row, col, shift: Nowhere): ...  # noqa: F821
-
-
-def keyword_only(value, row, col, *, shift: Scalar): ...
-
-
-def default_vector(value, row, col, shift: RowVector = None): ...
-
-
-def default_text(value, row, col, shift: Scalar = "1"): ...
-
-
-def generator(value, row, col):
-    yield value
-
-
-async def coroutine(value, row, col): ...
-
-
-async def asynchronous_generator(value, row, col):
-    yield value
-
-
-class Callable:
-    def __call__(self, value, row, col):
-        return value
-
-
 @pytest.mark.parametrize(
-    "function, match",
+    "text, match",
     [
-        (lambda value, row: value, "lambda.*value, row"),
-        (lambda value, row, col, shift: value, "lambda.*shift has no annotation"),
-        (with_another_annotation, "with_another_annotation.*shift has the annotation.*float"),
-        (with_an_unknown_annotation, "with_an_unknown_annotation.*Nowhere.*shift"),
-        (lambda value, row, col, *shifts: value, r"lambda.*\*shifts"),
-        (lambda value, row, col, **shifts: value, r"lambda.*\*\*shifts"),
-        (keyword_only, "keyword_only.*shift is keyword-only"),
-        (default_vector, "default_vector.*shift.*row vector.*default"),
-        (lambda value, row, col=0: value, "lambda.*col has a default"),
-        (default_text, "default_text.*shift is '1'"),
-        (generator, "generator.*is a generator"),
-        (coroutine, "coroutine.*async"),
-        (asynchronous_generator, "asynchronous_generator.*async"),
-        (Callable, "Callable.*plain Python function"),
-        (Callable(), "plain Python function"),
-        (math.tanh, "tanh.*plain Python function"),
-        (functools.partial(halved), "partial.*plain Python function"),
-        (relu, "relu.*plain Python function"),
-        (lambda value, row, col: value + TABLE[0], r"TABLE.*\[1.0, 2.0\].*operand"),
+        ("lambda value, row: value", "lambda.*value, row"),
+        ("lambda value, row, col, shift: value", "lambda.*shift has no annotation"),
+        ("def f(value, row, col, shift: float): ...", "f.*shift has the annotation.*float"),
+        ('def f(value, row, col, shift: "Nowhere"): ...', "f.*Nowhere.*shift"),
+        ("lambda value, row, col, *shifts: value", r"lambda.*\*shifts"),
+        ("lambda value, row, col, **shifts: value", r"lambda.*\*\*shifts"),
+        ("def f(value, row, col, *, shift: Scalar): ...", "f.*shift is keyword-only"),
+        ("def f(value, row, col, shift: RowVector = None): ...", "f.*shift.*row vector.*default"),
+        ("lambda value, row, col=0: value", "lambda.*col has a default"),
+        ('def f(value, row, col, shift: Scalar = "1"): ...', "f.*shift is '1'"),
+        ("def f(value, row, col): yield value", "f.*is a generator"),
+        ("async def f(value, row, col): ...", "f.*async"),
+        ("async def f(value, row, col): yield value", "f.*async"),
+        ("object", "object.*plain Python function"),
+        ("math.tanh", "tanh.*plain Python function"),
+        ("functools.partial(halved)", "partial.*plain Python function"),
+        ("relu", "relu.*plain Python function"),
+        ("lambda value, row, col: value + TABLE[0]", r"TABLE.*\[1.0, 2.0\].*operand"),
         (
-            lambda value, row, col: epilogues.relu(value, row, col),
-            "module dxgemm.epilogues.*from dxgemm.epilogues import",
+            "lambda value, row, col: epilogues.relu(value, row, col)",
+            "module dxgemm.epilogues.*from",
         ),
-        (lambda value, row, col: value + NOWHERE, "NOWHERE has no value"),  # noqa: F821
-        (lambda value, row, col: circular(value), "lambda.*calls itself"),
+        ("lambda value, row, col: value + NOWHERE", "NOWHERE has no value"),
+        ("lambda value, row, col: circular(value)", "lambda.*calls itself"),
     ],
 )
-def test_what_cannot_be_an_epilogue_is_refused(function, match):
+def test_what_cannot_be_an_epilogue_is_refused(text, match):
     with pytest.raises(errors.EpilogueError, match=f"epilogue .*{match}"):
-        dxgemm.epilogue(function)
+        dxgemm.epilogue(made(text))
 
 
 @pytest.mark.parametrize(
@@ -225,11 +204,6 @@ def test_annotations_as_text_and_as_objects_mean_the_same():
         parameters = dxgemm.epilogue(function).parameters
         names = [parameter.kind for parameter in parameters]
         assert names == ["scalar", "row", "column", "matrix", "integer"]
-
-
-def test_a_lambda_is_an_epilogue():
-    doubled = dxgemm.epilogue(lambda value, row, col: value + value)
-    assert on_host(doubled, np.float32([[1.5]])) == 3
 
 
 # binding
@@ -363,34 +337,16 @@ def test_a_digest_follows_what_a_function_computes():
 
         return function
 
-    def with_default(value, row, col, factor: Scalar = 1.0):
-        return value
-
-    def with_another_default(value, row, col, factor: Scalar = 2.0):
-        return value
-
+    helpers = [
+        lambda x: x + 2.0, lambda x: x - 1.0, lambda x, y=1.0: x + y, lambda x, y=2.0: x + y,
+        lambda x, *, y=2.0: x + y, lambda x: halved(x), lambda x: math.exp(x),
+        lambda x: math.tanh(x), lambda x: exp(x), lambda x: x + HALF, lambda x: x + PAIR[0],
+        lambda x: sum([x + 1.0 for _ in PAIR]), lambda x: sum([x + 2.0 for _ in PAIR]),
+    ]  # fmt: skip
     different = [
-        shifted(1.0),
-        shifted(2.0),
-        shifted(1),
-        shifted(np.float32(1)),
-        shifted(-0.0),
-        shifted(0.0),
-        shifted(1.0, lambda x: x + 2.0),
-        shifted(1.0, lambda x: x - 1.0),
-        shifted(1.0, lambda x, y=1.0: x + y),
-        shifted(1.0, lambda x, y=2.0: x + y),
-        shifted(1.0, lambda x, *, y=2.0: x + y),
-        shifted(1.0, lambda x: halved(x)),
-        shifted(1.0, lambda x: math.exp(x)),
-        shifted(1.0, lambda x: math.tanh(x)),
-        shifted(1.0, lambda x: exp(x)),
-        shifted(1.0, lambda x: x + HALF),
-        shifted(1.0, lambda x: x + PAIR[0]),
-        shifted(1.0, lambda x: sum([x + 1.0 for _ in PAIR])),
-        shifted(1.0, lambda x: sum([x + 2.0 for _ in PAIR])),
-        with_default,
-        with_another_default,
+        *map(shifted, (1.0, 2.0, 1, np.float32(1), -0.0, 0.0)),
+        *(shifted(1.0, helper) for helper in helpers),
+        *(made(f"def f(value, row, col, s: Scalar = {x}): return value") for x in ("1.0", "2.0")),
     ]
     digests = [digest(function) for function in different]
     assert len(set(digests)) == len(digests)
@@ -577,11 +533,6 @@ def test_kernels_have_elementary_functions_of_their_own():
         assert compiled_function(original, np.float32, lambda f: f, others)(0.0, 0, 0) == 30.0
 
 
-def test_circles_of_functions_cannot_be_compiled():
-    with pytest.raises(errors.EpilogueError, match="circular calls itself"):
-        compiled_function(circular, np.float32, lambda f: f)
-
-
 # the twin on the host
 
 
@@ -636,43 +587,16 @@ def test_outputs_are_new_arrays_in_the_dtype_of_those_bound():
     assert not kept.any() and not before.any()
 
 
-def without_a_return(value, row, col):
+def without_a_value(value):
     value + 1.0
 
 
-def with_one_on_a_path(value, row, col):
+def of_positive(value):
     if value > 0.0:
         return value
 
 
-def with_an_empty_one(value, row, col):
-    if value > 0.0:
-        return
-    return value
-
-
-def after_a_loop(value, row, col):
-    for i in range(3):
-        if value > i:
-            return value
-
-
-def by_a_helper(value, row, col):
-    return with_one_on_a_path(value, row, col)
-
-
-def raising(value, row, col):
-    if value > 0.0:
-        return value
-    raise ValueError
-
-
-def asserting(value, row, col):
-    assert value > 0.0
-    return value
-
-
-def with_a_nested_one_that_raises(value, row, col):
+def nesting(value):
     def checked(x):
         if x > 0.0:
             return x
@@ -681,75 +605,42 @@ def with_a_nested_one_that_raises(value, row, col):
     return checked(value)
 
 
-def with_a_nested_one_that_imports(value, row, col):
-    def scaled(x):
-        from math import pi
-
-        return x * pi
-
-    return scaled(value)
-
-
-def with_a_nested_one_that_assigns_to_a_global(value, row, col):
-    def counted(x):
-        global CHANGING
-        CHANGING = x
-        return x
-
-    return counted(value)
-
-
-def with_a_nested_one_that_assigns_to_a_variable(value, row, col):
-    def counted(x):
-        nonlocal row
-        row = x
-        return x
-
-    return counted(value) + row
-
-
-def with_a_nested_one_in_a_nested_one(value, row, col):
-    return (lambda x: with_a_nested_one_that_raises(x, row, col))(value)
-
-
-def with_a_nested_one_that_may_return_none(value, row, col):
-    def positive(x):
-        if x > 0.0:
-            return x
-
-    return positive(value)
+NO_VALUE = "can end without returning a value.*on every path"
 
 
 @pytest.mark.parametrize(
-    "function, match",
+    "body, match",
     [
-        (with_a_nested_one_that_raises, r"raises.<locals>.checked raises an exception"),
-        (with_a_nested_one_that_imports, "scaled imports a module"),
-        (with_a_nested_one_that_assigns_to_a_global, "counted assigns to a global"),
-        (with_a_nested_one_that_assigns_to_a_variable, "assigns to the closure variable row"),
-        (with_a_nested_one_in_a_nested_one, "checked raises an exception"),
-        (with_a_nested_one_that_may_return_none, "positive can end without returning"),
-        *(
-            (function, "can end without returning a value.*on every path")
-            for function in (
-                without_a_return,
-                with_one_on_a_path,
-                with_an_empty_one,
-                after_a_loop,
-                by_a_helper,
-                lambda value, row, col: None,
-                lambda value, row, col: value if value > 0.0 else None,
-                lambda value, row, col: None if value > 0.0 else value,
-            )
+        ("return nesting(value)", r"nesting.<locals>.checked raises an exception"),
+        (
+            "def g(x):\n  from math import pi\n  return x * pi\n return g(value)",
+            "g imports a module",
         ),
-        (raising, "raises an exception"),
-        (asserting, "raises an exception"),
+        (
+            "def g(x):\n  global HALF\n  HALF = x\n  return x\n return g(value)",
+            "g assigns to a global",
+        ),
+        (
+            "def g(x):\n  nonlocal row\n  row = x\n  return x\n return g(value) + row",
+            "assigns to the closure variable row",
+        ),
+        ("return (lambda x: nesting(x))(value)", "checked raises an exception"),
+        ("def g(x):\n  if x > 0: return x\n return g(value)", "g can end without returning"),
+        ("value + 1.0", NO_VALUE),
+        ("if value > 0.0: return value", NO_VALUE),
+        ("if value > 0.0: return\n return value", NO_VALUE),
+        ("for i in range(3):\n  if value > i: return value", NO_VALUE),
+        ("return of_positive(value)", NO_VALUE),
+        ("return None", NO_VALUE),
+        ("return value if value > 0.0 else None", NO_VALUE),
+        ("return None if value > 0.0 else value", NO_VALUE),
+        ("if value > 0.0: return value\n raise ValueError", "raises an exception"),
+        ("assert value > 0.0\n return value", "raises an exception"),
     ],
-    ids=name_of,
 )
-def test_a_function_that_can_end_without_a_value_is_refused(function, match):
+def test_a_function_that_can_end_without_a_value_is_refused(body, match):
     with pytest.raises(errors.EpilogueError, match=f"epilogue .*{match}"):
-        dxgemm.epilogue(function)
+        dxgemm.epilogue(with_body(body))
 
 
 def sometimes(value, row, col):
@@ -757,26 +648,6 @@ def sometimes(value, row, col):
     if value > 0.0:
         found = value
     return found
-
-
-def in_a_loop(value, row, col):
-    while True:
-        if value > 1.0:
-            return value
-        value = value * 2.0
-
-
-def in_every_case(value, row, col):
-    match row:
-        case 0:
-            return value
-        case _:
-            return -value
-
-
-def ignoring_what_a_helper_returns(value, row, col):
-    without_a_return(value, row, col)
-    return value
 
 
 def test_a_value_that_may_be_none_is_refused_where_it_is_found(home):
@@ -790,11 +661,13 @@ def test_a_value_that_may_be_none_is_refused_where_it_is_found(home):
         dxgemm.gemm(home.send(np.float32([[1]])), home.send(-values), out=out, epilogue=late)
 
 
-@pytest.mark.parametrize(
-    "function", [in_a_loop, in_every_case, ignoring_what_a_helper_returns], ids=name_of
-)
-def test_functions_that_return_on_every_path_are_taken(function):
-    assert len(digest(function)) == 64
+def test_functions_that_return_on_every_path_are_taken():
+    for body in (
+        "while True:\n  if value > 1.0: return value\n  value = value * 2.0",
+        "match row:\n  case 0: return value\n  case _: return -value",
+        "without_a_value(value)\n return value",
+    ):
+        assert len(digest(with_body(body))) == 64
 
 
 def test_the_number_of_values_returned_must_fit_the_outputs():
@@ -822,77 +695,54 @@ def test_the_result_is_rounded_once_to_the_dtype_asked_for():
 
 
 def test_functions_of_math_give_what_a_gpu_gives_where_python_raises():
-    logarithm, exponential, inverse = map(
-        dxgemm.epilogue,
-        (
-            lambda value, row, col: math.log(value),
-            lambda value, row, col: exp(value),
-            lambda value, row, col: 1.0 / math.sqrt(value),
-        ),
-    )
     values = np.float32([[0, -1, np.inf, np.nan, 1000]])
-    assert on_host(logarithm, values)[0, :4].tolist() == pytest.approx(
-        [-math.inf, math.nan, math.inf, math.nan], nan_ok=True
-    )
-    assert on_host(exponential, values)[0, [0, 2, 4]].tolist() == [1, math.inf, math.inf]
-    assert on_host(inverse, values)[0, [0, 2]].tolist() == [math.inf, 0]
-    assert np.isnan(on_host(inverse, values)[0, 1])
+    for text, where, expected in (
+        ("math.log(value)", slice(4), [-math.inf, math.nan, math.inf, math.nan]),
+        ("exp(value)", [0, 2, 4], [1, math.inf, math.inf]),
+        ("1.0 / math.sqrt(value)", slice(3), [math.inf, math.nan, 0]),
+    ):
+        found = on_host(dxgemm.epilogue(made(f"lambda value, row, col: {text}")), values)
+        np.testing.assert_array_equal(found[0, where], expected)
 
 
 ZERO, LARGE = 0.0, 1e4
 # Formulas of a value of 0 at row 0 and column 0, and what they give in IEEE 754.
 IEEE = {
-    "1.0 / value": math.inf,
-    "-1.0 / ZERO": -math.inf,
-    "value / ZERO": math.nan,
-    "1 / row": math.inf,
-    "float(row) / float(col)": math.nan,
-    "1.0 / (value * 1j).real": math.inf,
-    "value ** -0.5": math.inf,
-    "ZERO ** -2.0": math.inf,
-    "(value - 8.0) ** 0.3": math.nan,
-    "math.log(value)": -math.inf,
-    "math.log(ZERO - 1.0)": math.nan,
-    "math.log1p(value - 1.0)": -math.inf,
-    "math.log2(ZERO)": -math.inf,
-    "math.log10(value)": -math.inf,
-    "math.sqrt(value - 1.0)": math.nan,
-    "math.exp(LARGE)": math.inf,
-    "math.expm1(LARGE)": math.inf,
-    "math.sinh(value - LARGE)": -math.inf,
-    "math.cosh(LARGE)": math.inf,
-    "math.pow(value, -1.0)": math.inf,
-    "math.pow(LARGE, LARGE)": math.inf,
-    "math.fmod(1.0, value)": math.nan,
-    "math.acos(LARGE)": math.nan,
-    "math.acosh(value)": math.nan,
-    "math.atanh(value + 1.0)": math.inf,
-    "math.sin(1.0 / value)": math.nan,
-    "math.gamma(value)": math.inf,
-    "math.gamma(value - 2.0)": math.nan,
-    "math.lgamma(value)": math.inf,
-    "math.ldexp(1.0, 5000)": math.inf,
-    "abs(cmath.log(complex(value, ZERO)))": math.inf,
-    "abs(cmath.exp(complex(LARGE, LARGE)))": math.inf,
-}
+    math.inf: [
+        "1.0 / value", "1 / row", "1.0 / (value * 1j).real", "value ** -0.5", "ZERO ** -2.0",
+        "math.exp(LARGE)", "math.expm1(LARGE)", "math.cosh(LARGE)", "math.pow(value, -1.0)",
+        "math.pow(LARGE, LARGE)", "math.atanh(value + 1.0)", "math.gamma(value)",
+        "math.lgamma(value)", "math.ldexp(1.0, 5000)", "abs(cmath.log(complex(value, ZERO)))",
+        "abs(cmath.exp(complex(LARGE, LARGE)))",
+    ],
+    -math.inf: [
+        "-1.0 / ZERO", "math.log(value)", "math.log1p(value - 1.0)", "math.log2(ZERO)",
+        "math.log10(value)", "math.sinh(value - LARGE)",
+    ],
+    math.nan: [
+        "value / ZERO", "float(row) / float(col)", "(value - 8.0) ** 0.3", "math.log(ZERO - 1.0)",
+        "math.sqrt(value - 1.0)", "math.fmod(1.0, value)", "math.acos(LARGE)", "math.acosh(value)",
+        "math.sin(1.0 / value)", "math.gamma(value - 2.0)",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("formula", IEEE)
-def test_arithmetic_raises_nothing_on_the_host_nor_in_a_kernel(home, formula, dtype):
-    epilogue = dxgemm.epilogue(eval(f"lambda value, row, col: {formula}", {**globals()}))
+@pytest.mark.parametrize("expected, formula", [(x, text) for x in IEEE for text in IEEE[x]])
+def test_arithmetic_raises_nothing_on_the_host_nor_in_a_kernel(home, expected, formula, dtype):
+    epilogue = dxgemm.epilogue(made(f"lambda value, row, col: {formula}"))
     one, zero, c = (home.send(np.full((1, 1), x, dtype)) for x in (1, 0, 9))
     dxgemm.gemm(one, zero, c, epilogue=epilogue)
     for result in (on_host(epilogue, np.zeros((1, 1), dtype)), home.fetch(c)):
         assert result.dtype == dtype
-        np.testing.assert_array_equal(result, IEEE[formula])
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
     "formula", ["int(value)", "round(value)", "math.floor(value)", "row % col"]
 )
 def test_what_no_integer_holds_raises_nothing_either(home, formula):
-    epilogue = dxgemm.epilogue(eval(f"lambda value, row, col: 0.0 * ({formula})", {**globals()}))
+    epilogue = dxgemm.epilogue(made(f"lambda value, row, col: 0.0 * ({formula})"))
     on_host(epilogue, np.float32([[math.nan, math.inf]]))
     one, values = (home.send(np.full((1, 1), x, "float32")) for x in (1, math.nan))
     dxgemm.gemm(one, values, epilogue=epilogue)
@@ -951,52 +801,42 @@ def passes_the_row_on(x, row):
 
 
 ROWS = {
-    "value": False,
-    "value + row": True,
-    "relu(value, row, col)": False,
-    "relu(2.0 * value + 1.0, row, col) * gelu(value, row, col)": False,
-    "place(value, row, col)": True,
-    "relu(value, row, col) + row": True,
-    "relu(row, row, col)": True,
-    "relu(value, col, row)": False,
-    "reads_no_row(value, row, 1.0)": False,
-    "reads_no_row(value, 1.0, row)": True,
-    "passes_the_row_on(value, row)": False,
-    "reads_no_row(reads_the_row(value, row), 0.0, 1.0)": True,
-    "relu(value, -row, col)": True,
-    "relu(value, row if value > 0.0 else 1, col)": None,  # the compiler decides
-    "relu(value if value > row else 1.0, row, col)": True,
-    "relu(value=value, row=row, col=col)": None,
-    "relu(*(value, row, col))": True,
-    "(lambda x: relu(x, row, col))(value)": None,
-    "[relu, place][col](value, row, col)": True,
-    "(relu if value > 0.0 else place)(value, row, col)": True,
-    "made(row)(value, row, col)": True,
-    "math.exp(row) * value": True,
-    "logistic(row)": True,
-    "max(value, row)": True,
-}
+    False: [
+        "value", "relu(value, row, col)", "relu(value, col, row)",
+        "relu(2.0 * value + 1.0, row, col) * gelu(value, row, col)",
+        "reads_no_row(value, row, 1.0)", "passes_the_row_on(value, row)",
+    ],
+    True: [
+        "value + row", "place(value, row, col)", "relu(value, row, col) + row",
+        "reads_no_row(value, 1.0, row)", "relu(row, row, col)", "max(value, row)",
+        "reads_no_row(reads_the_row(value, row), 0.0, 1.0)",
+        "relu(value, -row, col)", "relu(value if value > row else 1.0, row, col)",
+        "relu(*(value, row, col))", "[relu, place][col](value, row, col)",
+        "(relu if value > 0.0 else place)(value, row, col)", "makes_relu(row)(value, row, col)",
+        "math.exp(row) * value", "logistic(row)",
+    ],
+    None: [  # the compiler decides
+        "relu(value, row if value > 0.0 else 1, col)", "relu(value=value, row=row, col=col)",
+        "(lambda x: relu(x, row, col))(value)",
+    ],
+}  # fmt: skip
 
 
-def made(factor):
+def makes_relu(factor):
     return relu
 
 
-@pytest.mark.parametrize("formula", ROWS)
-def test_a_row_that_helpers_ignore_is_not_used(formula):
-    functions = {name: globals()[name] for name in ("relu", "gelu", "place", "made")}
-    in_closure = eval(
-        f"lambda {', '.join(functions)}: lambda value, row, col: {formula}", {**globals()}
-    )
-    for function in (
-        in_closure(**functions),
-        eval(f"lambda value, row, col: {formula}", {**globals()}),
-    ):
+@pytest.mark.parametrize(
+    "uses_row, formula", [(used, text) for used in ROWS for text in ROWS[used]]
+)
+def test_a_row_that_helpers_ignore_is_not_used(uses_row, formula):
+    names = "relu, gelu, place, makes_relu"
+    in_closure = made(f"(lambda {names}: lambda value, row, col: {formula})({names})")
+    for function in (in_closure, made(f"lambda value, row, col: {formula}")):
         epilogue = dxgemm.epilogue(function)
-        assert epilogue.uses_row is ROWS[formula] or ROWS[formula] is None
+        assert epilogue.uses_row is uses_row or uses_row is None
         if not epilogue.uses_row:
-            values = np.float32([[-1.5], [-1.5], [0.25], [0.25]])
-            found = on_host(epilogue, values).ravel()
+            found = on_host(epilogue, np.float32([[-1.5], [-1.5], [0.25], [0.25]])).ravel()
             assert found[0] == found[1] and found[2] == found[3]
 
 
@@ -1005,14 +845,6 @@ def test_the_catalogue_uses_rows_for_dropout_alone():
         epilogue = getattr(epilogues, name)
         if isinstance(epilogue, epilogues.Epilogue):
             assert epilogue.uses_row is epilogue.uses_col is (name == "dropout"), name
-
-
-def test_epilogues_can_be_called_in_a_body():
-    @dxgemm.epilogue
-    def both(value, row, col, slope: Scalar):
-        return relu(value, row, col) + leaky_relu(value, row, col, slope)
-
-    np.testing.assert_array_equal(on_host(both(0.5), np.float32([[-2, 3]])), [[-1, 6]])
 
 
 # the catalogue
@@ -1070,13 +902,8 @@ def test_the_catalogue_computes_its_formulas_on_awkward_values(epilogue, functio
     absolute = 4 * info.eps if cancels else 1e-5 * info.smallest_normal
     expected = reference(function, values)
     np.testing.assert_allclose(result, expected, rtol=relative(dtype), atol=absolute)
-    assert np.isnan(result[0, 0]) and np.isnan(expected[0, 0])
     assert result.dtype == dtype
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_minus_zero_is_no_positive_number_to_relu(dtype):
-    assert not np.signbit(on_host(relu, np.array([[-0.0]], dtype))).any()
+    assert epilogue is not relu or not np.signbit(result[values == 0]).any()
 
 
 def test_clamp_is_that_of_torch():
@@ -1104,20 +931,19 @@ def test_integers_survive_epilogues_without_floats():
 
 # Known answers for seven rounds of Random123, the library of the paper's authors.
 @pytest.mark.parametrize(
-    "counter, key, words",
+    "words, expected",
     [
-        ([0] * 4, [0] * 2, [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]),
-        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662]),
+        ([0] * 6, [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]),
+        ([0xFFFFFFFF] * 6, [0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662]),
         (
-            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
-            [0xA4093822, 0x299F31D0],
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0],
             [0x4DFCCABA, 0x190A87F0, 0xC47362BA, 0xB6B5242A],
         ),
     ],
 )
-def test_philox_gives_the_known_answers(counter, key, words):
+def test_philox_gives_the_known_answers(words, expected):
     with np.errstate(all="raise"):
-        assert list(philox_4x32(*map(np.uint32, counter + key))) == words
+        assert list(philox_4x32(*map(np.uint32, words))) == expected
 
 
 def dropped(probability, seed, shape=(40, 50), dtype=np.float32):
@@ -1190,29 +1016,21 @@ SHAPES = [(), (1,), (5,), (7,), (1, 5), (1, 7), (3, 5), (3, 7), (5, 1), (7, 5), 
 
 
 @pytest.mark.parametrize("kind", FITTING)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_shapes_of_operands(kind, shape):
-    if shape in FITTING[kind]:
-        check(BY_KIND[kind], layout(shape), batch=3)
-        return
+def test_shapes_of_operands(kind):
     (operand,) = BY_KIND[kind].operands
-    with pytest.raises(
-        errors.ShapeError, match=f"gemm: epilogue .*{operand.meaning} for 3 results of 5 x"
-    ):
-        check(BY_KIND[kind], layout(shape), batch=3)
-
-
-def test_an_output_of_one_result_may_have_the_batch_or_not():
-    check(keep(kept=0), layout((5, 7)))
-    check(keep(kept=0), layout((1, 5, 7)))
+    for shape in SHAPES:
+        if shape in FITTING[kind]:
+            check(BY_KIND[kind], layout(shape), batch=3)
+            continue
+        match = f"gemm: epilogue .*{operand.meaning} for 3 results of 5 x"
+        with pytest.raises(errors.ShapeError, match=match):
+            check(BY_KIND[kind], layout(shape), batch=3)
+    for shape in ((5, 7), (1, 5, 7)):
+        check(BY_KIND["output"], layout(shape))
 
 
 def test_a_wrong_shape_names_epilogue_operand_and_the_shape_that_fits():
-    expected = (
-        r"gemm: epilogue scaled_tanh: shift is \(3, 4\), but a row vector for a 5 x 7 result has "
-        r"shape \(7,\)"
-    )
-    with pytest.raises(errors.ShapeError, match=expected):
+    with pytest.raises(errors.ShapeError, match=r"scaled_tanh: shift is \(3, 4\).* shape \(7,\)"):
         check(scaled_tanh(0.5, 0), None, layout((3, 4)))
     with pytest.raises(errors.ShapeError, match=r"shift is .*\(7,\) or \(2, 7\)"):
         check(relu | scaled_tanh(0.5, 0), None, layout((3, 4)), batch=2)

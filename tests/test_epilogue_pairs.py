@@ -1,7 +1,5 @@
 """Epilogues over pairs of columns, with half as many columns in the result."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -82,16 +80,10 @@ def test_every_operand_in_every_implementation(make, make_operands, implementati
             )
 
         result = dxgemm.gemm(
-            a_sent.array,
-            b_sent.array,
-            c_sent.array,
-            -2.0,
-            beta,
-            out=out_sent.array,
+            a_sent.array, b_sent.array, c_sent.array, -2.0, beta, out=out_sent.array,
             epilogue=chain(**{name: sent.array for name, (_, sent) in given.items()}),
-            implementation=implementation.name,
-            precision=wanted.precision,
-        )
+            implementation=implementation.name, precision=wanted.precision,
+        )  # fmt: skip
         assert result is out_sent.array
         values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
         arrays = {name: array for name, (array, _) in given.items()}
@@ -117,13 +109,9 @@ def test_gated_activations(make_operands, home, implementation, kind, epilogue):
     out = home.send(np.zeros((SIZES[0][0], SIZES[0][1] // 2), wanted.out_dtype))
     chain = epilogues.scale(0.25) | epilogue
     dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out,
-        epilogue=chain,
-        implementation=implementation.name,
+        a_sent.array, b_sent.array, out=out, epilogue=chain, implementation=implementation.name,
         precision=wanted.precision,
-    )
+    )  # fmt: skip
     gate, up = columns_in_pairs(0.25 * (a.astype(float) @ b.astype(float)))
     activation = {"swiglu": epilogues.silu, "geglu": epilogues.gelu}[epilogue.name]
     expected = activation.bound.on_host(gate)[0] * up

@@ -1,7 +1,5 @@
 """G17: every parameter wrong in every way: a typed error naming the values, and nothing done."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from importlib.util import find_spec
 
@@ -104,16 +102,13 @@ def test_an_unsupported_dtype_is_refused(refuses, name, dtype):
     refuses(errors.DtypeError, rf"{name} has dtype", **{name: wrong})
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
 @pytest.mark.parametrize("name", ["a", "b", "c", "out"])
-def test_mixed_dtypes_are_refused(refuses, name):
-    wrong = {**arrays("float64"), "out": arrays("float64")["c"]}[name]
-    refuses(errors.DtypeError, "float32.*float64|float64.*float32", **{name: wrong})
-
-
-@pytest.mark.parametrize("name", ["a", "b", "c", "out"])
-def test_half_precision_mixed_with_float32_factors_is_refused(refuses, name):
-    wrong = {**arrays("float16"), "out": arrays("float16")["c"]}[name]
-    refuses(errors.DtypeError, "float32.*float16|float16.*float32", **{name: wrong})
+def test_mixed_dtypes_are_refused(refuses, name, dtype):
+    wrong = {**arrays(dtype), "out": arrays(dtype)["c"]}[name]
+    refuses(errors.DtypeError, f"float32.*{dtype}|{dtype}.*float32", **{name: wrong})
+    if name in "ab":
+        refuses(errors.DtypeError, f"{name} is int8", **{name: arrays("int8")[name]})
 
 
 def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
@@ -137,11 +132,6 @@ def test_the_result_of_int8_is_int32(refuses, dtype):
 def test_the_way_out_of_a_wrong_result_dtype_is_one_that_fits(refuses):
     integers = {**arrays("int8"), "c": ones(4, 6, dtype="longdouble")}
     refuses(errors.DtypeError, r"c\.astype\('int32'\)", **integers)
-
-
-def test_int8_mixed_with_float32_factors_is_refused(refuses):
-    refuses(errors.DtypeError, "a is int8, b is float32", a=arrays("int8")["a"])
-    refuses(errors.DtypeError, "a is float32, b is int8", b=arrays("int8")["b"])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
@@ -236,34 +226,20 @@ def test_unsupported_dtypes_on_the_device_are_refused(dtype, cupy):
         dxgemm.gemm(a.astype(dtype), b, c)
 
 
-@pytest.mark.parametrize(
-    "name, builtin",
-    {
-        "ArrayTypeError": TypeError,
-        "DtypeError": TypeError,
-        "ScalarError": TypeError,
-        "StreamError": TypeError,
-        "ShapeError": ValueError,
-        "MissingOperandError": ValueError,
-        "ReadOnlyError": ValueError,
-        "OverlapError": ValueError,
-        "PrecisionError": ValueError,
-        "LayoutError": ValueError,
-        "EpilogueError": ValueError,
-        "SettingError": ValueError,
-        "DeviceMismatchError": ValueError,
-        "UnknownGpuError": ValueError,
-        "UnknownImplementationError": ValueError,
-        "UnsupportedProblemError": ValueError,
-        "GpuUnavailableError": RuntimeError,
-        "MissingPackageError": ImportError,
-        "BuildError": RuntimeError,
-        "LaunchError": RuntimeError,
-    }.items(),
-)
-def test_every_error_is_also_the_builtin_one_would_expect(name, builtin):
-    error = getattr(errors, name)
-    assert issubclass(error, dxgemm.DxgemmError) and issubclass(error, builtin)
+BUILTIN = {
+    TypeError: "ArrayType Dtype Scalar Stream",
+    ValueError: "Shape MissingOperand ReadOnly Overlap Precision Layout Epilogue Setting "
+    "DeviceMismatch UnknownGpu UnknownImplementation UnsupportedProblem",
+    RuntimeError: "GpuUnavailable Build Launch",
+    ImportError: "MissingPackage",
+}
+
+
+def test_every_error_is_also_the_builtin_one_would_expect():
+    for builtin, names in BUILTIN.items():
+        for name in names.split():
+            error = getattr(errors, f"{name}Error")
+            assert issubclass(error, dxgemm.DxgemmError) and issubclass(error, builtin), name
 
 
 def test_numbers_beyond_float64_are_refused():

@@ -1,7 +1,5 @@
 """G4 and G5: exact data gives exact bits, and errors grow as conventional arithmetic's do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.abilities import fitting_layouts

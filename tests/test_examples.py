@@ -1,7 +1,5 @@
 """The programs of examples/ run from start to end, at their smallest sizes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A kernel that cannot be built is replaced by the next candidate, with a warning and a reason."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """G18, the part that needs no GPU: what is wrong with the machine is said in one sentence."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 

@@ -1,7 +1,5 @@
 """G14: captured in a CUDA graph once, replayed on what the arrays then hold."""
 
-from __future__ import annotations
-
 import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -121,26 +119,19 @@ def shift_by(number):
 
 
 def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(library, cupy):
-    a, b, c = map(cupy.asarray, FIRST)
-    host_a = FIRST[0]
-    number = 1.0 + LIBRARIES.index(library)
-    shift = shift_by(number)
-    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
-    dxgemm.gemm(host_a, b, c)  # loads its kernel
+    host_a, number = FIRST[0], 1.0 + LIBRARIES.index(library)
+    shift, arrays = shift_by(number), [*map(cupy.asarray, FIRST)]
+    dxgemm.gemm(host_a, *arrays[1:])  # loads its kernel
 
-    def call():
+    def disturb(a, b, c):
         with pytest.raises(errors.LaunchError, match=r"under capture.*not loaded yet"):
             dxgemm.gemm(a, b, c, epilogue=shift)
         with pytest.raises(errors.LaunchError, match=r"under capture.*a in host memory"):
             dxgemm.gemm(host_a, b, c)
-        plan()
 
-    replay = graph_of(library, call)
-    c.set(FIRST[2])
-    replay()
-    assert_right(c.get(), *FIRST, ALPHA, BETA)
-    dxgemm.gemm(a, b, c, epilogue=shift)
-    assert_right(c.get() - np.float32(number), *FIRST)
+    captured_with(library, disturb)
+    dxgemm.gemm(*arrays, epilogue=shift)
+    assert_right(arrays[2].get() - np.float32(number), *FIRST)
 
 
 def test_a_graph_outlives_the_kernels_that_are_unloaded(cupy, monkeypatch):
@@ -187,11 +178,29 @@ def run_alone(library, run_python):
     return lambda function: run_python(program, function, library, PYTHONPATH=here)
 
 
+def captured_with(library, disturb):
+    """Replay the graph of a plan whose capture calls something else with its operands, too."""
+    a, b, c = map(import_module("cupy").asarray, FIRST)
+    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
+
+    def call():
+        disturb(a, b, c)
+        plan()
+
+    replay = graph_of(library, call)
+    c.set(FIRST[2])
+    replay()
+    assert_right(c.get(), *FIRST, ALPHA, BETA)
+
+
+def in_a_thread(function):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(function).result()
+
+
 def other_threads_make_and_drop_plans(library):
     cupy = import_module("cupy")
-    a, b, c = map(cupy.asarray, FIRST)
     others = [cupy.asarray(values) for values in SECOND]
-    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
     shift = shift_by(-1.0 - LIBRARIES.index(library))
     stream = cupy.cuda.Stream(non_blocking=True)
 
@@ -201,15 +210,7 @@ def other_threads_make_and_drop_plans(library):
                 dxgemm.plan(*others, ALPHA, BETA, **options)()
             dxgemm.plan_grouped(others[:1], others[1:2], others[2:])()
 
-    def call():
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(make_and_drop).result()
-        plan()
-
-    replay = graph_of(library, call)
-    c.set(FIRST[2])
-    replay()
-    assert_right(c.get(), *FIRST, ALPHA, BETA)
+    captured_with(library, lambda *operands: in_a_thread(make_and_drop))
 
 
 def test_other_threads_make_and_drop_plans_during_a_capture(cupy, run_alone):
@@ -403,28 +404,20 @@ def test_an_operand_outside_of_a_capture_is_refused_and_the_capture_goes_on(capt
 
 def queries(library):
     cupy = import_module("cupy")
-    a, b, c = map(cupy.asarray, FIRST)
-    other = cupy.asarray(SECOND[1])
-    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
-    stream = cupy.cuda.Stream(non_blocking=True)
+    other, stream = cupy.asarray(SECOND[1]), cupy.cuda.Stream(non_blocking=True)
 
-    def query():
+    def query(a, b, _):
         with stream:
             dxgemm.emulation_fallbacks()
             dxgemm.cache_info()
             dxgemm.explain(a, b)
             dxgemm.prepare(other)
 
-    def call():
-        query()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(query).result()
-        plan()
+    def disturb(*operands):
+        query(*operands)
+        in_a_thread(lambda: query(*operands))
 
-    replay = graph_of(library, call)
-    c.set(FIRST[2])
-    replay()
-    assert_right(c.get(), *FIRST, ALPHA, BETA)
+    captured_with(library, disturb)
 
 
 def test_queries_disturb_no_capture(cupy, run_alone):

@@ -1,7 +1,5 @@
 """`gemm_grouped` with offsets on the device: its results, and the table that a kernel makes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import product
@@ -365,25 +363,6 @@ def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
     assert scalars[-2:].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 100])
-@pytest.mark.parametrize("total", [1, 7, 64, 1000])
-def test_the_grid_has_room_for_any_offsets(shared, total, count):
-    sizes = {"m": 130, "n": 70, "k": 30, shared: total}
-    problem = contiguous_problem("float32", **sizes)
-    tile_m, tile_n = 64, 32
-    room = most_tiles(problem, shared, count, tile_m, tile_n)
-    for groups in (
-        [total] + [0] * (count - 1),
-        [1] * min(count - 1, total - 1) + [total - min(count - 1, total - 1)],
-        np.bincount(np.random.default_rng(0).integers(0, count, total), minlength=count),
-    ):
-        tiles = 0
-        for size in [*groups, *[0] * (count - len(groups))]:
-            own = sizes | {shared: int(size)}
-            tiles += -(-own["m"] // tile_m) * -(-own["n"] // tile_n)
-        assert tiles <= room
-
-
 def test_the_kernels_of_offsets_are_built_ahead():
     on_ampere = Counter(spec.implementation for spec in offset_specs(DTYPES[::2], "sm_80"))
     # Rows of two dtypes, read in two orders.
@@ -396,27 +375,6 @@ def test_the_kernels_of_offsets_are_built_ahead():
     }  # fmt: skip
     assert not offset_specs(("int8",), "sm_90a")
     assert not offset_specs(DTYPES, "sm_75")
-
-
-COMPILE_LARGEST = """
-from dxgemm.compiler import compile_kernel
-from dxgemm.lower.indexed_rows import indexed_specs
-from dxgemm.lower.group_wgmma import wgmma_specs
-from dxgemm.lower.grouped import DTYPES
-specs = wgmma_specs(("bfloat16",), "sm_90a")
-for name in ("grouped_wgmma", "grouped_wgmma_k"):
-    spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)
-    record = compile_kernel(spec, "sm_90a").record
-    assert record.stack_bytes == 0, record
-    assert record.registers * record.threads <= 65536, record
-for spec in indexed_specs(DTYPES[::2]):
-    assert compile_kernel(spec, "sm_80").record.stack_bytes == 0, spec
-"""
-
-
-@pytest.mark.long_build
-def test_the_kernels_keep_all_in_registers(run_python):
-    run_python(COMPILE_LARGEST)
 
 
 @pytest.mark.gpu

@@ -1,8 +1,5 @@
 """Properties of `half_batch` that the contract does not see: lines, addresses, whole batches."""
 
-from __future__ import annotations
-
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +8,7 @@ from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm.handwritten.kernels import half_batch
-from dxgemm.handwritten.kernels.half_batch import Config, block_count, supports, variant
+from dxgemm.handwritten.kernels.half_batch import supports, variant
 from dxgemm.handwritten.parts.batch_lines import LONGEST_LINE, line_bytes
 from dxgemm.handwritten.parts.batch_store import rounded_line_bytes, sum_line_bytes
 from dxgemm.problem.define import contiguous_problem
@@ -19,13 +16,6 @@ from dxgemm.problem.layout import Strides
 
 CONFIGS = half_batch.KERNEL.configs
 SMALLEST = CONFIGS[-1]
-TINY = Config(16, 16, 16, warp_m=16, warp_n=16, matrices=4)
-
-
-def test_the_last_block_may_have_fewer_matrices():
-    for batch, blocks in ((1, 1), (4, 1), (9, 3)):
-        assert block_count(TINY, contiguous_problem("float16", 8, 8, 8, batch)) == blocks
-    assert block_count(TINY, contiguous_problem("float16", 17, 16, 8, 3)) == 2
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -39,14 +29,6 @@ def test_lines_that_are_accessed_together_lie_in_different_banks(config):
     pairs = [(row, pair) for row in range(4) for pair in range(4)]
     line = sum_line_bytes(config.tile_n)
     assert len({(row * line + 8 * pair) % 128 for row, pair in pairs}) == 16
-
-
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_block_fits_an_sm_as_often_as_registers_are_spared_for(config):
-    blocks = config.min_blocks("float16")
-    assert blocks * config.threads <= 1024
-    assert blocks * (config.smem_bytes("float16") + 1024) <= 228 << 10
-    assert config.tile_bytes("float16") % 16 == 0
 
 
 def test_chunks_go_straight_to_shared_memory_where_lines_are_aligned_and_whole():
@@ -69,20 +51,6 @@ def test_operands_without_lines_are_left_to_other_kernels():
     reason = supports(replace(rows, a=Strides(256, 32, 2)))
     assert reason == "neither rows nor columns of a are contiguous"
     assert "apart" in supports(replace(rows, b=rows.b._replace(row=LONGEST_LINE + 8)))
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"warp_m": 32}, "warp tiles must fill the tile"),
-        ({"warp_n": 8}, "an instruction computes 16 x 16 x 16"),
-        ({"tile_k": 24}, "an instruction computes 16 x 16 x 16"),
-        ({"matrices": 40}, "32 to 1024 threads"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        replace(TINY, **changes)
 
 
 def inside_nan(cupy, values, offset):

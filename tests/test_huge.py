@@ -4,8 +4,6 @@ Their rows (or columns) repeat with a prime period, so that what is read or writ
 or 2**32 bytes beside its place is found, and the exact result fits in the host's memory.
 """
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,16 +25,9 @@ pytestmark = pytest.mark.gpu
 PERIOD = 9973
 SHORT = 64  # the other two sizes
 HUGE_KINDS = (
-    "float32",
-    "float64",
-    "tf32",
-    "emulated",
-    "emulated_float64",
-    "float16",
-    "float16_to_float32",
-    "bfloat16",
-    "int8",
-)
+    "float32", "float64", "tf32", "emulated", "emulated_float64", "float16", "float16_to_float32",
+    "bfloat16", "int8",
+)  # fmt: skip
 # Bytes of workspace for an element of the operand and of the result together: their remainders.
 WORK_BYTES = {"emulated_float64": 2 * 16}
 # One test at a time has the memory of the GPU, whichever process runs it.

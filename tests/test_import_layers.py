@@ -1,7 +1,5 @@
 """Imports point down the layers only, and `import dxgemm` stays light."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Calls in signal handlers and finalizers, which interrupt another call of their thread."""
 
-from __future__ import annotations
-
 import pytest
 
 # The program ends itself where it would wait forever. A handler that runs after the timer was

@@ -1,7 +1,5 @@
 """`dxgemm.jax`: products inside jit, their gradients, and batches by vmap."""
 
-from __future__ import annotations
-
 import os
 from itertools import product
 

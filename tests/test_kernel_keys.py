@@ -5,8 +5,6 @@ result as the cubin. One process changes something between the decoration of an 
 use; another one, on the same cache, changes nothing.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import gc

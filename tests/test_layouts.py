@@ -1,7 +1,5 @@
 """G6: any strides of any operand, any base pointer, batches and their broadcasting."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.buffers import Arena
@@ -19,17 +17,9 @@ SIZES = [(5, 3, 4)] if simulator_enabled() else [(5, 3, 4), (65, 33, 47), (130, 
 PLACED = [kind for kind in KINDS if kind != "float64"] if simulator_enabled() else [*KINDS]
 
 BATCHES = [
-    (3, 3, 3),
-    (3, None, 3),
-    (None, 3, 3),
-    (3, 1, 3),
-    (1, 3, 3),
-    (1, 1, 1),
-    (1, None, 1),
-    (None, None, 3),
-    (0, 0, 0),
-    (0, None, 0),
-]
+    (3, 3, 3), (3, None, 3), (None, 3, 3), (3, 1, 3), (1, 3, 3), (1, 1, 1), (1, None, 1),
+    (None, None, 3), (0, 0, 0), (0, None, 0),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))

@@ -1,7 +1,5 @@
 """G16: arrays of every library, alone and mixed; the result in c's or else a's library."""
 
-from __future__ import annotations
-
 from itertools import product as combinations
 
 import numpy as np
@@ -27,14 +25,9 @@ LAYOUTS_EVERYWHERE = ("row", "col+1", "row/2", "row@1")
 
 # Where the type of a result without c or out comes from: protocols have no arrays of their own.
 RESULT_PACKAGES = {
-    "numpy": "numpy",
-    "host_dlpack": "numpy",
-    "cupy": "cupy",
-    "torch": "torch",
-    "numba": "numba",
-    "dlpack": "cupy",
-    "cuda_array_interface": "cupy",
-}
+    "numpy": "numpy", "host_dlpack": "numpy", "cupy": "cupy", "torch": "torch", "numba": "numba",
+    "dlpack": "cupy", "cuda_array_interface": "cupy",
+}  # fmt: skip
 
 
 def random_operands(dtype="float32"):

@@ -1,7 +1,5 @@
 """Tiles of lines: the layouts of operands, and places in shared memory without bank conflicts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -22,58 +20,37 @@ ALIGNED = contiguous_problem("float16", 64, 128, 96)
 
 
 @pytest.mark.parametrize(
-    ("strides", "alignment", "expected"),
+    ("sizes", "strides", "changes", "expected"),
     [
-        (Strides(0, 96, 1), 16, "k16"),
-        (Strides(0, 96, 1), 8, "k"),
-        (Strides(0, 97, 1), 16, "k"),
-        (Strides(0, -96, 1), 16, "k16"),
-        (Strides(4, 96, 1), 16, "k"),
-        (Strides(0, 1, 64), 16, "x16"),
-        (Strides(0, 1, 65), 16, "x"),
-        (Strides(0, 192, 2), 16, "any"),
-        (Strides(0, 96, -1), 16, "any"),
+        ((64, 96), Strides(0, 96, 1), {}, "k16"),
+        ((64, 96), Strides(0, 96, 1), {"a_alignment": 8}, "k"),
+        ((64, 96), Strides(0, 97, 1), {}, "k"),
+        ((64, 96), Strides(0, -96, 1), {}, "k16"),
+        ((64, 96), Strides(4, 96, 1), {}, "k"),
+        ((64, 96), Strides(0, 1, 64), {}, "x16"),
+        ((64, 96), Strides(0, 1, 65), {}, "x"),
+        ((64, 96), Strides(0, 192, 2), {}, "any"),
+        ((64, 96), Strides(0, 96, -1), {}, "any"),
+        # Lines may end within a vector.
+        ((64, 95), Strides(0, 96, 1), {}, "k16_ragged"),
+        ((64, 95), Strides(0, 96, 1), {"padded": "a"}, "k16"),
+        # A stride that is never taken does not matter.
+        ((1, 96), Strides(0, 97, 1), {}, "k16"),
+        ((1, 96), Strides(0, 0, 8), {}, "x16_ragged"),
+        ((64, 1), Strides(0, 1, 0), {}, "x16"),
+        ((64, 1), Strides(0, 8, 0), {}, "k16_ragged"),
+        ((1, 1), Strides(0, 0, 0), {}, "x16_ragged"),
+        ((64, 96), Strides(0, 112, 1), {"dtype": "int8"}, "k16"),
+        ((64, 96), Strides(0, 97, 1), {"dtype": "int8"}, "k"),
+        ((64, 96), Strides(0, 1, 68), {"dtype": "int8"}, "x4"),
+        ((64, 96), Strides(0, 1, 66), {"dtype": "int8"}, "any"),
+        ((64, 96), Strides(0, 192, 2), {"dtype": "int8"}, "any"),
     ],
 )
-def test_the_layout_of_an_operand(strides, alignment, expected):
-    problem = replace(ALIGNED, a=strides, a_alignment=alignment)
-    assert layout(problem, "a") == expected
-
-
-@pytest.mark.parametrize(
-    ("m", "k", "strides", "expected"),
-    [
-        (1, 96, Strides(0, 97, 1), "k16"),
-        (1, 96, Strides(0, 0, 8), "x16_ragged"),
-        (64, 1, Strides(0, 1, 0), "x16"),
-        (64, 1, Strides(0, 8, 0), "k16_ragged"),
-        (1, 1, Strides(0, 0, 0), "x16_ragged"),
-    ],
-)
-def test_a_stride_that_is_never_taken_does_not_matter(m, k, strides, expected):
-    problem = replace(contiguous_problem("float16", m, 128, k), a=strides)
-    assert layout(problem, "a") == expected
-
-
-@pytest.mark.parametrize(
-    ("strides", "expected"),
-    [
-        (Strides(0, 112, 1), "k16"),
-        (Strides(0, 97, 1), "k"),
-        (Strides(0, 1, 68), "x4"),
-        (Strides(0, 1, 66), "any"),
-        (Strides(0, 192, 2), "any"),
-    ],
-)
-def test_the_layout_of_int8(strides, expected):
-    problem = replace(contiguous_problem("int8", 64, 128, 96), a=strides)
-    assert layout(problem, "a") == expected
-
-
-def test_lines_may_end_within_a_vector():
-    problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
-    assert layout(problem, "a") == "k16_ragged"
-    assert layout(replace(problem, padded="a"), "a") == "k16"
+def test_the_layout_of_an_operand(sizes, strides, changes, expected):
+    m, k = sizes
+    problem = contiguous_problem(changes.get("dtype", "float16"), m, 128, k)
+    assert layout(replace(problem, a=strides, **changes), "a") == expected
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The logger: choices, builds and kernels that stand in; printed where DXGEMM_LOG says so."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

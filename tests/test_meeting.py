@@ -1,7 +1,5 @@
 """Meetings of ranks, without torch or a GPU: the ranks are threads, or processes with a file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -49,15 +47,9 @@ def on_ranks(size, function, cells=None):
 
 
 def call(
-    meeting,
-    key="gemm",
-    operands=0,
-    token=1,
-    fails=None,
-    timeout=PATIENCE_S,
-    steps=(),
+    meeting, key="gemm", operands=0, token=1, fails=None, timeout=PATIENCE_S, steps=(),
     collects=False,
-):
+):  # fmt: skip
     """Make a call with the digest `operands`, which raises `fails` in its body."""
     with meeting.call("gemm", timeout, key, lambda: operands):
         is_agreed = meeting.arrive(token, collects)
@@ -131,13 +123,13 @@ def test_a_failed_call_that_nothing_follows_is_an_error_on_every_rank(size):
     on_ranks(size, run)
 
 
-def test_a_call_that_fails_among_collectives_is_not_repeated():
+@pytest.mark.parametrize("options", [{"steps": [COLLECTS]}, {"collects": True}], ids=str)
+def test_a_call_that_fails_among_collectives_is_not_repeated(options):
     def run(rank, meeting):
         fails = MemoryError("full") if rank == 1 else None
-        return [outcome(call, meeting, steps=[COLLECTS], fails=fails), outcome(call, meeting)]
+        return [outcome(call, meeting, fails=fails, **options), outcome(call, meeting)]
 
-    errors_of_others = [errors.RankError] * 2
-    assert on_ranks(2, run) == [errors_of_others, [MemoryError, errors.RankError]]
+    assert on_ranks(2, run) == [[errors.RankError] * 2, [MemoryError, errors.RankError]]
 
 
 @pytest.mark.parametrize("repeats", [True, False])
@@ -155,14 +147,6 @@ def test_a_rank_that_fails_before_it_comes_keeps_the_others_from_collectives(rep
 
     last = True if repeats else errors.RankError
     assert on_ranks(3, run) == [[True, last]] * 3
-
-
-def test_a_prepared_call_that_fails_among_collectives_is_not_repeated():
-    def run(rank, meeting):
-        fails = MemoryError("full") if rank == 1 else None
-        return [outcome(call, meeting, collects=True, fails=fails), outcome(call, meeting)]
-
-    assert on_ranks(2, run) == [[errors.RankError] * 2, [MemoryError, errors.RankError]]
 
 
 def test_a_call_that_fails_on_all_ranks_may_be_repeated_by_all():

@@ -4,8 +4,6 @@ Kinds of operands times roles in a call. Objects that only tell what they are st
 that are not installed.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import threading
@@ -30,6 +28,7 @@ if simulator_enabled():
 
 simulated = pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
 several_gpus = pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
+ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
 S = 8  # rows and columns of every matrix
 READING = {
@@ -95,9 +94,13 @@ def assert_refused(role, x, y, *kinds):
 # Arrays that are no arrays of memory: NumPy's, JAX's, and objects that tell what they are.
 
 
+def interface(address, **more):
+    found = {"shape": (S, S), "typestr": "<f4", "data": (address, False), "version": 3}
+    return found | more
+
+
 def null_array():
-    interface = {"shape": (S, S), "typestr": "<f4", "data": (64, False), "version": 3}
-    return np.asarray(SimpleNamespace(__array_interface__=interface))
+    return np.asarray(SimpleNamespace(__array_interface__=interface(64)))
 
 
 def on_device(kind):
@@ -106,22 +109,16 @@ def on_device(kind):
     )
 
 
-def masked_interface():
-    interface = {"shape": (S, S), "typestr": "<f4", "data": (1 << 20, False), "version": 3}
-    return SimpleNamespace(__cuda_array_interface__={**interface, "mask": ones()})
-
-
-def null_interface():
-    interface = {"shape": (S, S), "typestr": "<f4", "data": (0, False), "version": 3}
-    return SimpleNamespace(__cuda_array_interface__=interface)
+def of_cuda(*arguments, **more):
+    return SimpleNamespace(__cuda_array_interface__=interface(*arguments, **more))
 
 
 NOT_MEMORY = {
     "null": null_array,
     "null behind DLPack": lambda: DlpackOnly(null_array()),
-    "null interface": null_interface,
+    "null interface": lambda: of_cuda(0),
     "masked": lambda: np.ma.masked_array(ones(), ones() > 0),
-    "masked interface": masked_interface,
+    "masked interface": lambda: of_cuda(1 << 20, mask=ones()),
     **{f"DLPack device {kind}": lambda kind=kind: on_device(kind) for kind in (4, 7, 8, 10, 14)},
 }
 
@@ -437,29 +434,17 @@ def torch():
     return pytest.importorskip("torch", reason="needs torch")
 
 
-def assert_all_refused(torch, kind, y):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", TENSORS)
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=simulated), ON_GPU])
+def test_tensors_without_memory_of_their_own_are_refused(torch, kind, device):
+    y = torch.ones((S, S), device=device)
     roles = {**READING, **WRITING, **OTHER}
     left = ("out of matmul", "out of a reduction", "out with out_rows")  # they index the tensor
-    for name, role in roles.items():
-        if name in left:
-            continue
+    for role in (role for name, role in roles.items() if name not in left):
         with pytest.raises((errors.ArrayTypeError, errors.DtypeError)):
             role(TENSORS[kind](torch, y), y)
     assert dxgemm.gemm(y, y).cpu().unique().tolist() == [S]
-
-
-@simulated
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", TENSORS)
-def test_tensors_without_memory_of_their_own_are_refused(torch, kind):
-    assert_all_refused(torch, kind, torch.ones((S, S)))
-
-
-@pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", TENSORS)
-def test_tensors_on_a_gpu_without_memory_of_their_own_are_refused(torch, kind):
-    assert_all_refused(torch, kind, torch.ones((S, S), device="cuda"))
 
 
 @simulated

@@ -1,7 +1,5 @@
 """The intrinsics of parts/mma.py one by one: their PTX anywhere, their results on a GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -91,11 +89,8 @@ def test_before_hopper_float64_takes_four_instructions_a_block(ptx):
         assert second_half[0][2] == second_half[1][2] != b0
 
 
-def test_a_sign_is_changed_by_an_integer_instruction(ptx):
+def test_signs_and_quotients_take_instructions_of_32_bits(ptx) -> None:
     assert "xor.b32" in ptx["turned"] and "neg.f64" not in ptx["turned"]
-
-
-def test_dividing_takes_32_bits(ptx):
     assert "div.u32" in ptx["divided"]
     assert not re.search(r"\b(div|rem)\.[su]64", ptx["divided"])
 

@@ -1,7 +1,5 @@
 """The notebooks of examples/ run from the first cell to the last."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """NVTX ranges: one for each launched kernel, and only where they are asked for."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The occupancy calculation against NVIDIA's calculator, and its words."""
 
-from __future__ import annotations
-
 import pytest
 
 from dxgemm.gpu.occupancy import SmLimits, occupancy, sm_limits

@@ -1,7 +1,5 @@
 """The oracle tests itself first: honest arithmetic passes, every injected fault is flagged."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import product as product_of
 

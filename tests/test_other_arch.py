@@ -1,7 +1,5 @@
 """Kernels of an earlier architecture, linked for a later GPU: what DXGEMM_TEST_ARCH tests."""
 
-from __future__ import annotations
-
 import pytest
 
 LINKED_FOR_HOPPER = """

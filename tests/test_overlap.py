@@ -1,7 +1,5 @@
 """Overlaps among many arrays: exact, and found without comparing all pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Problems that kernels cannot index: computed in pieces, or refused before a launch."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

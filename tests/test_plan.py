@@ -1,7 +1,5 @@
 """Plans run again on what their arrays hold by then, and say what was decided."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from contract import inability, insists_on_alignment

@@ -1,7 +1,5 @@
 """Narrow dtypes and TF32 through the public calls: dtypes, decisions, limits of each."""
 
-from __future__ import annotations
-
 from itertools import product as combinations
 
 import numpy as np

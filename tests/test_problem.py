@@ -1,7 +1,5 @@
 """The pure logic of operands: overlap against brute force, extents, orientation."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -196,13 +194,10 @@ def test_alpha_zero_leaves_no_inner_dimension():
     assert define(*operands, alpha_is_zero=True).k == 0
 
 
-def test_counts_of_work_and_traffic():
+def test_work_and_traffic_are_counted() -> None:
     problem = contiguous_problem("float64", 10, 20, 30, batch=2)
     assert problem.flops == 2 * 2 * 10 * 20 * 30
     assert problem.bytes_moved == 8 * 2 * (10 * 30 + 30 * 20 + 10 * 20)
-
-
-def test_int8_is_counted_with_results_of_four_bytes():
     problem = contiguous_problem("int8", 10, 20, 30)
     assert (problem.out_dtype, problem.scalar_dtype, problem.arithmetic) == (
         "int32",

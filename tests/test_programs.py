@@ -1,7 +1,5 @@
 """Programs: which kernels a problem takes, in which order, and what each of them is given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Results that an epilogue turns into int8: rounded, clamped, stored by every kernel that can."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from oracle.kinds import KINDS
@@ -60,13 +58,9 @@ def test_every_layout_in_every_implementation(
         return scaled(0.5, rows, columns)
 
     result = dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        alpha=3,
-        out=out_sent.array,
-        epilogue=chain(home.send(rows), home.send(columns)),
-        implementation=implementation.name,
-    )
+        a_sent.array, b_sent.array, alpha=3, out=out_sent.array,
+        epilogue=chain(home.send(rows), home.send(columns)), implementation=implementation.name,
+    )  # fmt: skip
     assert result is out_sent.array
     sums = (3.0 * (a.astype(float) @ b.astype(float))).astype(KINDS[kind].scalar_dtype)
     expected, _ = chain(rows, columns).on_host(sums, np.int8)
@@ -85,12 +79,9 @@ def test_pairs_of_columns(make, make_operands, implementation, kind, size, layou
     out_sent = make((m, n // 2), "int8", layout)[1]
     epilogue = difference | epilogues.scale(7.5)
     dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out_sent.array,
-        epilogue=epilogue,
+        a_sent.array, b_sent.array, out=out_sent.array, epilogue=epilogue,
         implementation=implementation.name,
-    )
+    )  # fmt: skip
     sums = (a.astype(float) @ b.astype(float)).astype(KINDS[kind].scalar_dtype)
     np.testing.assert_array_equal(out_sent.fetch(), epilogue.on_host(sums, np.int8)[0])
 
@@ -119,13 +110,9 @@ def test_auxiliary_outputs_may_be_int8(make, make_operands, implementation, kind
         return epilogues.scale(16.5) | epilogues.keep(kept=kept) | epilogues.scale(2.0)
 
     dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out_sent.array,
-        epilogue=chain(kept_sent.array),
-        implementation=implementation.name,
-        precision=KINDS[kind].precision,
-    )
+        a_sent.array, b_sent.array, out=out_sent.array, epilogue=chain(kept_sent.array),
+        implementation=implementation.name, precision=KINDS[kind].precision,
+    )  # fmt: skip
     sums = (a.astype(float) @ b.astype(float)).astype(KINDS[kind].scalar_dtype)
     _, outputs = chain(np.empty((m, n), np.int8)).on_host(sums)
     np.testing.assert_array_equal(kept_sent.fetch(), outputs["kept"])
@@ -139,12 +126,9 @@ def test_sums_of_slices_are_quantised_once(make, home):
     config = find_implementation("tensor_tile").configs("float16")[-1]
     epilogue = epilogues.scale(0.125)
     dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out,
-        epilogue=epilogue,
+        a_sent.array, b_sent.array, out=out, epilogue=epilogue,
         implementation=("tensor_tile", config, 4),
-    )
+    )  # fmt: skip
     expected, _ = epilogue.on_host((a.astype(float) @ b.astype(float)).astype("f4"), np.int8)
     np.testing.assert_array_equal(home.fetch(out), expected)
 

@@ -1,7 +1,5 @@
 """What shortens numba's builds changes no kernel, and is gone after a build."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,7 +1,5 @@
 """G3: the sizes that applications have, and products too large to recompute."""
 
-from __future__ import annotations
-
 import pytest
 from oracle.abilities import fitting_layouts
 from oracle.cases import DTYPES, REAL_SHAPES, Case

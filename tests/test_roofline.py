@@ -1,7 +1,5 @@
 """The arithmetic of `explain` against values worked out by hand, and what it prints of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest
@@ -19,7 +17,7 @@ from dxgemm.gpu.roofline import (
 )
 
 
-def test_a_large_product_is_bound_by_arithmetic():
+def test_the_slower_of_two_roofs_bounds_a_product() -> None:
     n = 1000
     roofline = Roofline(2 * n**3, 3 * n**2 * 4, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
     assert roofline.compute_us == pytest.approx(40.0)  # 2e9 operations at 50e6 a microsecond
@@ -27,21 +25,12 @@ def test_a_large_product_is_bound_by_arithmetic():
     assert (roofline.time_us, roofline.bound) == (roofline.compute_us, "compute")
     assert roofline.intensity == pytest.approx(1000 / 6)
     assert roofline.ridge == pytest.approx(12.5)
-
-
-def test_a_product_with_a_vector_is_bound_by_memory():
     roofline = Roofline(2 * 1000**2, 4 * 1000**2, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
     assert roofline.intensity == 0.5 < roofline.ridge
     assert (roofline.time_us, roofline.bound) == (pytest.approx(1.0), "memory")
-
-
-def test_the_ridge_is_where_both_roofs_take_as_long():
     roofline = Roofline(12500, 1000, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
     assert roofline.intensity == roofline.ridge
     assert roofline.compute_us == pytest.approx(roofline.memory_us)
-
-
-def test_nothing_to_do_takes_no_time():
     roofline = Roofline(0, 0, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
     assert (roofline.time_us, roofline.intensity) == (0.0, 0.0)
 
@@ -102,18 +91,10 @@ def test_every_pipeline_tells_the_size_of_its_stages():
 BOUNDS = Roofline(137_438_953_472, 201_326_592, peak_tflops=66.9, memory_gbytes_per_s=4800.0)
 SM = occupancy(sm_limits("sm_90"), 256, 209, 133120)
 GRID = Grid(
-    blocks=512,
-    threads=256,
-    tiles=512,
-    split_k=1,
-    tile_intensity=42.67,
-    registers=209,
-    smem_bytes=133120,
-    per_sm=SM,
-    waves=3.88,
-    bytes_in_flight=37632,
+    blocks=512, threads=256, tiles=512, split_k=1, tile_intensity=42.67, registers=209,
+    smem_bytes=133120, per_sm=SM, waves=3.88, bytes_in_flight=37632,
     bytes_in_flight_needed=21818.2,
-)
+)  # fmt: skip
 
 
 def explained(grid=GRID, is_simulated=False):

@@ -1,20 +1,11 @@
 """Properties of the ladder that the contract does not see: bank conflicts, reads of copies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dxgemm.handwritten.ladder import (
-    conflict_free,
-    double_buffer,
-    thread_tile_1d,
-    vectorized,
-    warp_tile,
-)
 from dxgemm.handwritten.parts.configs import min_blocks
 from dxgemm.handwritten.parts.mma_operands import choose_sides
 from dxgemm.handwritten.parts.tiles import padded_layout, plain_layout, swizzled_layout
@@ -79,18 +70,6 @@ def test_registers_leave_room_for_the_blocks_that_are_asked_for():
     assert min_blocks(128, 128, "float32") == 2
     assert min_blocks(256, 64, "float64") == 1
     assert min_blocks(1024, 128, "float64") == 1
-
-
-@pytest.mark.parametrize("file", [vectorized, conflict_free, warp_tile, double_buffer])
-def test_a_config_that_cannot_be_shared_evenly_is_refused(file):
-    layout = {"layout": "padded"} if file is conflict_free else {}
-    with pytest.raises(ValueError, match="vectors of 4 must be shared evenly by 256"):
-        file.Config(tile_m=128, tile_n=128, tile_k=4, thread_m=8, thread_n=8, **layout)
-
-
-def test_a_config_of_whole_rows_only():
-    with pytest.raises(ValueError, match="whole rows"):
-        thread_tile_1d.Config(tile=64, tile_k=4, thread_m=8)
 
 
 def test_tensor_cores_copy_16_bytes_only_if_every_row_ends_with_them():

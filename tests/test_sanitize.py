@@ -1,7 +1,5 @@
 """The lanes of compute-sanitizer, as far as they can be tried without it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

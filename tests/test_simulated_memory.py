@@ -1,7 +1,5 @@
 """Memory by byte addresses on the simulator: what is read and written, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Properties of the skinny kernels that the contract does not see: each config, each way round."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +8,7 @@ from oracle.kinds import numpy_dtype
 
 import dxgemm
 from dxgemm.choice.registry import find_implementation
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import skinny_shifted, skinny_wgmma
-from dxgemm.handwritten.parts import intrinsics, skinny_multiply
 from dxgemm.handwritten.parts.skinny_layouts import block_count, result_tile, tensor_maps
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
@@ -51,64 +47,6 @@ def test_stages_and_panels_begin_where_swizzles_repeat(config):
     assert config.stage_bytes % 1024 == 0
     assert config.few * 128 % 1024 == 0
     assert (config.stages * (config.stage_bytes + 16)) % 16 == 0
-
-
-def swizzled(place: int, row_bytes: int) -> int:
-    """Place of a byte of a box in TMA's swizzle of as many bytes."""
-    return place ^ (place >> 7 & row_bytes // 16 - 1) << 4
-
-
-def fake_shared(monkeypatch, elements):
-    """Let kernels read a dict of floats by address; also their casts are those of the simulator."""
-
-    def load_shared(scalar, width, address, offset):
-        assert (address + offset) % (4 * width) == 0
-        return tuple(elements[address + offset + 4 * i] for i in range(width))
-
-    monkeypatch.setattr(intrinsics, "load_shared", load_shared, raising=False)
-
-
-@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
-@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
-def test_threads_find_all_rows_of_a_panel_in_its_swizzle(monkeypatch, is_across):
-    elements = {}
-    for row in range(64):
-        for k in range(32):
-            place = row * 128 + k * 4
-            if is_across:
-                place = row // 32 * 4096 + k * 128 + row % 32 * 4
-            elements[1024 + swizzled(place, 128)] = (row, k)
-    fake_shared(monkeypatch, elements)
-    place, read = skinny_multiply.make_read_panel(0, 4, 16, is_across, 32)
-    found = []
-    for thread in range(128):
-        row_group, k_group = thread % 16, thread // 16
-        frag = read(1024 + place(row_group, k_group))
-        rows = [4 * row_group + i if is_across else row_group + 16 * i for i in range(4)]
-        assert frag == tuple((row, 4 * k_group + kk) for kk in range(4) for row in rows)
-        found += frag
-    assert sorted(found) == sorted(elements.values())
-
-
-@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
-@pytest.mark.parametrize("few", [8, 16, 32])
-@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
-def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is_across):
-    elements = {}
-    for col in range(few):
-        for k in range(32):
-            row_bytes = 4 * few if is_across else 128
-            place = k * row_bytes + col * 4 if is_across else col * 128 + k * 4
-            elements[2048 + swizzled(place, row_bytes)] = (col, k)
-    fake_shared(monkeypatch, elements)
-    makers = [
-        skinny_multiply.make_read_panel(first, 8, 1, is_across, few) for first in range(0, few, 8)
-    ]
-    for k_group in range(8):
-        for block, (place, read) in enumerate(makers):
-            columns = range(8 * block, 8 * block + 8)
-            frag = read(2048 + place(0, k_group))
-            assert frag == tuple((col, 4 * k_group + kk) for kk in range(4) for col in columns)
 
 
 def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():

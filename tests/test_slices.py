@@ -1,7 +1,5 @@
 """Split-K with a workspace: sums of slices, added by a kernel of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 
@@ -138,32 +136,6 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dty
         chosen = choose(contiguous_problem(dtype, m, n, k, batch), H200)
         assert (chosen.slices > 1) is is_sliced
         assert (f"in {chosen.slices} slices" in str(chosen)) is is_sliced
-
-
-COMPILE = """
-from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.problem import sliced_problem
-from dxgemm.choice.registry import find_implementation
-from dxgemm.compiler import compile_kernel
-from dxgemm.lower.product import lower_sums
-from dxgemm.runtime.program import Program
-
-for name, dtype in (("tuned", "float32"), ("tensor_core", "float64"), ("wgmma", "float16")):
-    implementation, problem = find_implementation(name), contiguous_problem(dtype, 64, 64, 8192)
-    config = implementation.configs(dtype)[2]
-    specs = [implementation.spec_for(config, sliced_problem(problem, 8))]
-    for slices in (2, 64):
-        specs += lower_sums(problem, sliced_problem(problem, slices), Program(())).specs
-    for spec in specs:
-        print(spec, compile_kernel(spec, "sm_90a").record.stack_bytes)
-"""
-
-
-@pytest.mark.long_build
-def test_kernels_keep_to_registers(run_python):
-    lines = run_python(COMPILE).splitlines()
-    assert len(set(lines)) == 9 and sum("sliced" in line for line in lines) == 3
-    assert all(line.endswith(" 0") for line in lines), lines
 
 
 COMPILE_SUMS = """

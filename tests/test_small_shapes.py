@@ -1,7 +1,5 @@
 """G1: all small shapes, four transpositions, all roles of alpha and beta, padded rows."""
 
-from __future__ import annotations
-
 import pytest
 from oracle.cases import SMALL_EXTENTS, small_groups
 from oracle.kinds import KINDS

@@ -1,7 +1,5 @@
 """The soak test, as far as it can be tried on the simulator."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """G7: NaN, infinities, signed zeros and subnormals: NumPy's classes, and nothing read in vain."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Symmetric results: half the tiles, both triangles or one, and products that are recognised."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 
@@ -15,12 +13,11 @@ import dxgemm
 from dxgemm import errors, reductions
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import legality, selection
-from dxgemm.choice.selection import choose, rank
+from dxgemm.choice.selection import choose
 from dxgemm.epilogues import Matrix, relu, residual
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts import triangle as lower
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.problem import exchanged
 
 TRIANGLES = lower.TRIANGLES
 FACTORS = ((1, 0), (2, -1))
@@ -37,13 +34,9 @@ MIDDLE = 300  # a size between those of tiles
 BATCHES = ((1000, 96, 1), (777, 200, 3), (1024, 512, 1))  # n, k and matrices
 CHOSEN = ((64, 64), (256, 512), (257, 5000), (1000, 1000), (2048, 512))  # n and k
 ROUNDING = {
-    "float64": 2**-52,
-    "float32": 2**-22,
-    "tf32": 2**-10,
-    "emulated": 2**-20,
-    "float16": 2**-10,
+    "float64": 2**-52, "float32": 2**-22, "tf32": 2**-10, "emulated": 2**-20, "float16": 2**-10,
     "bfloat16": 2**-7,
-}
+}  # fmt: skip
 ADDITION = {"float64": 2**-53}  # rounding of a sum; 2**-24 elsewhere
 KERNELS = {
     "tuned": ("float32", "float64"),
@@ -135,13 +128,6 @@ def test_a_triangle_is_read_and_written_and_the_other_is_not(make, kind, triangl
             expected = alpha * (a.astype(float) @ a.T.astype(float)) + beta * c.astype(float)
             assert (found[is_written] == expected[is_written]).all()
             assert same_bits(found[~is_written], c[~is_written])
-
-
-@pytest.mark.parametrize("triangle", ["lower", "upper"])
-def test_host_arrays_keep_the_other_triangle(make, triangle):
-    (a, _), (c, _) = make((9, 5), "float32"), make((9, 9), "float32")
-    expected = np.where(written(triangle, 9), a @ a.T, c)
-    assert same_bits(dxgemm.gemm_symmetric(a, c, triangle=triangle), expected)
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
@@ -272,21 +258,6 @@ def test_a_product_with_its_own_transpose_is_recognised(make, home):
         assert (explained.work.symmetry is not None) is is_recognised, (options, explained)
         assert ("b is a.T" in str(explained)) is is_recognised
     assert (home.fetch(dxgemm.gemm(x, x.T)) == a @ a.T).all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_half_the_tiles_are_chosen_where_they_are_quicker(configs_of_a_gpu, dtype):
-    for n, k, is_half in ((4096, 4096, True), (8192, 1024, True), (64, 64, False)):
-        problem = contiguous_problem(dtype, n, n, k)
-        problem = replace(problem, b=problem.a.transposed())
-        for triangle in ("either", "both"):
-            chosen = choose(replace(problem, triangle=triangle), H200)
-            assert (chosen.triangle == "half") is is_half, chosen
-            assert str(rank(replace(problem, triangle=triangle), H200).candidates[0]) == str(chosen)
-            assert ("half the tiles" in str(chosen)) is is_half
-        lower_one = replace(problem, triangle="lower")
-        assert choose(lower_one, H200).triangle in ("half", "folded")[: 1 if is_half else 2]
-        assert exchanged(lower_one).triangle == "upper"
 
 
 @pytest.mark.parametrize("name, kind", EMULATED)

@@ -1,7 +1,5 @@
 """G2: sizes one below, at and one above each tile of each config, in all storage orders."""
 
-from __future__ import annotations
-
 import pytest
 from oracle.cases import tile_edge_groups
 from oracle.kinds import KINDS

@@ -1,7 +1,5 @@
 """Epilogues in the operators of PyTorch, and their derivatives."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Tuning without a GPU: what is asked, what is kept, what is made of it."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace
@@ -69,33 +67,6 @@ def test_squares_come_in_every_layout():
     assert {(w.n, w.layout) for w in tiny} == {(TINY, "row_row")}
     assert all(w.m == w.n == w.k and w.batch == 1 and not w.epilogue for w in found)
     assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
-
-
-def test_workloads_are_of_every_kind():
-    found = list(islice(random_workloads((("float32", None), ("int8", None)), 5), 1000))
-    singles = [w for w in found if w.batch == 1]
-    thin = [w for w in singles if min(w.m, w.n, w.k) <= THIN[1]]
-    usual = [w for w in singles if min(w.m, w.n, w.k) > THIN[1]]
-    assert len(thin) > 150 and len(found) - len(singles) > 150
-    for name in ("m", "n", "k"):
-        assert sum(getattr(w, name) <= THIN[1] for w in thin) > 30
-        sizes = [getattr(w, name) for w in usual]
-        assert min(sizes) < 2 * USUAL[0] and max(sizes) > USUAL[1] / 2
-    aligned = [w for w in usual if all(size % ALIGNED == 0 for size in (w.m, w.n, w.k))]
-    assert 0.4 < len(aligned) / len(usual) < 0.6
-    assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
-    assert 50 < sum(w.epilogue for w in found) < 150
-    batches = [w for w in found if w.batch > 1]
-    assert any(w.m == w.n == w.k for w in batches) and any(w.m != w.n for w in batches)
-    assert all(w.batch * max(w.m * w.n, w.m * w.k, w.n * w.k) <= MOST_ELEMENTS for w in found)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_emulated_workloads_are_large_and_small(dtype):
-    found = list(islice(random_workloads([(dtype, "emulated")], 5), 300))
-    least, _ = LARGE[dtype]
-    large = [workload for workload in found if min(workload.m, workload.n, workload.k) >= least]
-    assert 45 < len(large) < 150
 
 
 SMALL = [
@@ -418,3 +389,30 @@ def test_a_search_ends_with_a_table_and_is_taken_up_again(monkeypatch, tmp_path,
     assert len(asked) == 7 * per_shape
     result = CliRunner().invoke(app, ["tune", "--shapes", str(tmp_path / "none")])
     assert result.exit_code == 2 and "there is no file" in result.output
+
+
+def test_workloads_are_of_every_kind():
+    found = list(islice(random_workloads((("float32", None), ("int8", None)), 5), 1000))
+    singles = [w for w in found if w.batch == 1]
+    thin = [w for w in singles if min(w.m, w.n, w.k) <= THIN[1]]
+    usual = [w for w in singles if min(w.m, w.n, w.k) > THIN[1]]
+    assert len(thin) > 150 and len(found) - len(singles) > 150
+    for name in ("m", "n", "k"):
+        assert sum(getattr(w, name) <= THIN[1] for w in thin) > 30
+        sizes = [getattr(w, name) for w in usual]
+        assert min(sizes) < 2 * USUAL[0] and max(sizes) > USUAL[1] / 2
+    aligned = [w for w in usual if all(size % ALIGNED == 0 for size in (w.m, w.n, w.k))]
+    assert 0.4 < len(aligned) / len(usual) < 0.6
+    assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
+    assert 50 < sum(w.epilogue for w in found) < 150
+    batches = [w for w in found if w.batch > 1]
+    assert any(w.m == w.n == w.k for w in batches) and any(w.m != w.n for w in batches)
+    assert all(w.batch * max(w.m * w.n, w.m * w.k, w.n * w.k) <= MOST_ELEMENTS for w in found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_emulated_workloads_are_large_and_small(dtype):
+    found = list(islice(random_workloads([(dtype, "emulated")], 5), 300))
+    least, _ = LARGE[dtype]
+    large = [workload for workload in found if min(workload.m, workload.n, workload.k) >= least]
+    assert 45 < len(large) < 150

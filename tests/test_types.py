@@ -1,7 +1,5 @@
 """Type checkers accept what a call takes, and find what it refuses."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -4,8 +4,6 @@ Operands in host memory are copied to the GPU and back. Without a GPU, a made-up
 of its own, full of other numbers, and the kernels run on the simulator.
 """
 
-from __future__ import annotations
-
 import ctypes
 from itertools import cycle
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Built kernels in a wheel: found before the cache, and never used where they do not belong."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

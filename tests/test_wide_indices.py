@@ -6,8 +6,6 @@ wrap raises an error, as does an access outside of an operand. Every element tha
 compared with the product.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from importlib import import_module
 from math import isqrt
@@ -101,27 +99,17 @@ TWO_KINDS = ("rows", "strides")  # of kernels that are run for another dtype, to
 
 @dataclass(frozen=True)
 class Subject:
-    """Kernel, and the problems that it is given.
+    """Kernel, and the problems that it is given."""
 
-    Attributes:
-        name: registered name.
-        dtype: dtype of a and b.
-        k: depth of the products.
-        few: rows, or columns, beside a long dimension.
-        orders: "row" or "col" for a and for b, with a long dimension of rows, and of columns.
-        options: further attributes of the problems.
-        kinds: kinds of its cases.
-        most_line: largest stride of its lines.
-    """
-
-    name: str
-    dtype: str = "float32"
-    k: int = 5
-    few: int = 2
+    name: str  # registered name
+    dtype: str = "float32"  # dtype of a and b
+    k: int = 5  # depth of the products
+    few: int = 2  # rows, or columns, beside a long dimension
+    # "row" or "col" for a and for b, with a long dimension of rows, and of columns
     orders: tuple[str, str, str, str] = ("row", "row", "col", "col")
-    options: tuple[tuple[str, Any], ...] = ()
-    kinds: tuple[str, ...] = KINDS
-    most_line: int = 2**33
+    options: tuple[tuple[str, Any], ...] = ()  # further attributes of the problems
+    kinds: tuple[str, ...] = KINDS  # kinds of its cases
+    most_line: int = 2**33  # largest stride of its lines
 
     def __str__(self) -> str:
         return f"{self.name}-{self.dtype}"
@@ -224,6 +212,26 @@ def points(blocks: int, threads: int) -> list[int]:
     return [blocks - 1] if threads > FEW_THREADS else [0, blocks // 2, blocks - 1]
 
 
+def sparse(problem: Any, names: str = "a b c out") -> dict[str, SparseOperand]:
+    """Operands of a problem, by name."""
+    batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
+    kinds = {
+        "a": (problem.dtype, (batch, m, k)), "b": (problem.dtype, (batch, k, n)),
+        "c": (problem.c_dtype, (batch, m, n)), "out": (problem.out_dtype, (batch, m, n)),
+    }  # fmt: skip
+    return {name: SparseOperand(*kinds[name], getattr(problem, name)) for name in names.split()}
+
+
+def run(
+    spec: KernelSpec, problem: Any, operands: dict[str, SparseOperand], blocks: int, point: int,
+    *extra: Any, factors: tuple[int, int] = (0, 0), **options: Any,
+) -> None:  # fmt: skip
+    """Launch a block of a grid of one dimension."""
+    scalar = np.dtype(COMPLEX_PARTS.get(problem.dtype, problem.scalar_dtype)).type
+    numbers = scalar(factors[0]), scalar(factors[1])
+    launch(spec, problem, operands, extra, numbers, (blocks, 1, 1), (point, 0, 0), **options)
+
+
 def test_a_cast_that_would_wrap_is_an_error():
     with casts_are_checked():
         assert int32(2**31 - 1) + 1 == 2**31
@@ -253,27 +261,22 @@ def test_every_product_is_right_beyond_32_bits(subject, kind):
     spec = implementation.spec_for(config, problem)
     blocks = kernel.block_count(config, problem)
     assert blocks <= MOST_BLOCKS
-    scalar = np.dtype(COMPLEX_PARTS.get(problem.dtype, problem.scalar_dtype)).type
     alpha, beta = 2, 3
-    factors = (scalar(alpha), scalar(0 if is_complex else beta))
+    scalar = np.dtype(COMPLEX_PARTS.get(problem.dtype, problem.scalar_dtype)).type
     extra = (scalar(beta), scalar(0)) if is_complex else ()
-    batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
     grid = GRID if kernel.is_persistent else blocks
     for point in points(blocks, config.threads):
-        operands = {
-            "a": SparseOperand(problem.dtype, (batch, m, k), problem.a),
-            "b": SparseOperand(problem.dtype, (batch, k, n), problem.b),
-            "c": SparseOperand(problem.c_dtype, (batch, m, n), problem.c),
-            "out": SparseOperand(problem.out_dtype, (batch, m, n), problem.out),
-        }
-        rounds = MOST_ROUNDS
+        operands, rounds = sparse(problem), MOST_ROUNDS
         if kind == "long k":
             rounds = FIRST_ROUNDS
             operands["a"].reads_left = operands["b"].reads_left = FIRST_READS
         maps = kernel.tensor_maps(config, problem)
-        launch(spec, problem, operands, extra, factors, (grid, 1, 1), (point, 0, 0), maps, rounds)
+        run(
+            spec, problem, operands, grid, point, *extra, maps=maps, most_rounds=rounds,
+            factors=(alpha, 0 if is_complex else beta),
+        )  # fmt: skip
         if kind != "long k":
-            expected = product_of(operands, np.arange(k), alpha, beta)
+            expected = product_of(operands, np.arange(problem.k), alpha, beta)
             check_tile(operands["out"], expected, point == blocks - 1)
 
 
@@ -297,11 +300,8 @@ def test_the_last_slice_of_a_long_k_is_right(subject):
     assert implementation.supports(problem) is None
     spec = implementation.spec_for(config, problem)
     blocks = kernel.block_count(config, problem)
-    operands = {
-        "a": SparseOperand(subject.dtype, (1, m, k), problem.a),
-        "b": SparseOperand(subject.dtype, (1, k, n), problem.b),
-        "out": SparseOperand(out_dtype, (slices, m, n), problem.out),
-    }
+    operands = sparse(problem, "a b")
+    operands["out"] = SparseOperand(out_dtype, (slices, m, n), problem.out)
     scalar = np.dtype(COMPLEX_PARTS.get(subject.dtype, problem.scalar_dtype)).type
     is_complex = subject.dtype in COMPLEX_PARTS
     launch(
@@ -317,12 +317,6 @@ def test_the_last_slice_of_a_long_k_is_right(subject):
         return (a.at(first, row[:, None], depth) * b.at(first, depth, col[:, None])).sum(1)
 
     check_tile(operands["out"], expected, True)
-
-
-def linear(out: SparseOperand, columns: int) -> np.ndarray:
-    """Numbers of the elements that were written, row by row through all matrices."""
-    (matrix, row, col, *_), _ = out.written()
-    return np.unique((matrix * out.sizes[1] + row) * columns + col)
 
 
 SHAPES = ((1, MOST, 3), (1, 3, MOST), (1, 70_000, 70_001), (3, 40_000, 40_001), (MOST, 2, 3))
@@ -348,11 +342,8 @@ def test_every_element_of_a_matrix_is_the_sum_of_its_slices(shape, triangle, add
     blocks = batch * -(-m * n // elements)
     a = SparseOperand("float32", (batch, m, slices, n), (*problem.a, 1))
     for point in (0, blocks // 2, blocks - 1) if blocks <= MOST_BLOCKS else (0,):
-        c = SparseOperand("float32", (batch, m, n), problem.c)
-        out = SparseOperand("float32", (batch, m, n), problem.out)
-        factors = np.float32(2), np.float32(3)
-        operands = {"a": a, "c": c, "out": out}
-        launch(spec, problem, operands, (), factors, (blocks, 1, 1), (point, 0, 0))
+        c, out = sparse(problem, "c out").values()
+        run(spec, problem, {"a": a, "c": c, "out": out}, blocks, point, factors=(2, 3))
         own = np.arange(elements) + point % -(-m * n // elements) * elements
         own = own[own < m * n]
         row, col = own // n, own % n
@@ -393,9 +384,8 @@ def test_every_element_of_a_complex_matrix_is_made_of_its_products(shape, produc
     c = SparseOperand("float32", (batch, m, n, 2), (*problem.c, 1))
     for point in (0, blocks // 2, blocks - 1) if blocks <= MOST_BLOCKS else ():
         out = SparseOperand("float32", (batch, m, n, 2), (*problem.out, 1))
-        factors, beta = (np.float32(2), np.float32(0)), (np.float32(3), np.float32(0))
-        operands = {"a": a, "c": c, "out": out}
-        launch(spec, problem, operands, beta, factors, (blocks, 1, 1), (point, 0, 0))
+        beta, operands = (np.float32(3), np.float32(0)), {"a": a, "c": c, "out": out}
+        run(spec, problem, operands, blocks, point, *beta, factors=(2, 0))
         (matrix, row, col, part), values = out.written()
         own = np.arange(spec.config.elements) + point % (blocks // batch) * spec.config.elements
         own = own[(own < m * n) & ((products != "lower") | (own // n >= own % n))]
@@ -420,12 +410,9 @@ def test_every_element_of_a_complex_matrix_is_made_of_its_products(shape, produc
         np.testing.assert_array_equal(values, totals)
 
 
-COPIED_SHAPES = ((1, MOST, 3), (1, 3, MOST), (1, 70_000, 70_001), (3, 40_000, 40_001), (MOST, 2, 3))
-
-
 @pytest.mark.parametrize("expands", ["", "i", "parts and sums"])
 @pytest.mark.parametrize("order", ["straight", "turned"])
-@pytest.mark.parametrize("shape", COPIED_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_element_of_a_complex_matrix_is_copied(shape, order, expands):
     batch, m, n = shape
     config = complex_copy.choose_config(complex_copy.KERNEL.simulator_configs, n)
@@ -452,14 +439,10 @@ def test_every_element_of_a_complex_matrix_is_copied(shape, order, expands):
         sizes, strides = (batch, m, n, 3), (*problem.out, part)
     for point in (0, blocks // 2, blocks - 1):
         out = SparseOperand("float32", sizes, strides)
-        factors = np.float32(2), np.float32(0)
-        launch(spec, problem, {"a": a, "out": out}, (), factors, (blocks, 1, 1), (point, 0, 0))
+        run(spec, problem, {"a": a, "out": out}, blocks, point, factors=(2, 0))
 
         def expected(matrix, row, col, part):
-            re, im = (
-                2 * a.at(matrix, row // copies, col, 0),
-                -2 * a.at(matrix, row // copies, col, 1),
-            )
+            re, im = (f * a.at(matrix, row // copies, col, i) for i, f in enumerate((2, -2)))
             if expands == "i":  # times i below
                 re, im = np.where(row % 2, -im, re), np.where(row % 2, re, im)
             return np.choose(part, [re, im, re + im])
@@ -469,7 +452,7 @@ def test_every_element_of_a_complex_matrix_is_copied(shape, order, expands):
 
 @pytest.mark.parametrize("dtype", [HALF, "int8"])
 @pytest.mark.parametrize("order", ["row", "col"])
-@pytest.mark.parametrize("shape", [*COPIED_SHAPES, (2, 300, 300)], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 300, 300)], ids=str)
 def test_every_row_is_copied_to_an_aligned_one(shape, order, dtype):
     batch, m, n = shape
     chunk = 8 if dtype == HALF else 16
@@ -484,8 +467,7 @@ def test_every_row_is_copied_to_an_aligned_one(shape, order, dtype):
     blocks = align_rows.block_count(spec.config, problem)
     a = SparseOperand(dtype, (batch, m, n), problem.a)
     out = SparseOperand(dtype, (batch, m, pitch), problem.out)
-    operands = {"a": a, "out": out}
-    launch(spec, problem, operands, (), (np.float32(0),) * 2, (blocks, 1, 1), (blocks - 1, 0, 0))
+    run(spec, problem, {"a": a, "out": out}, blocks, blocks - 1)
 
     def expected(matrix, row, col):
         return np.where(col < n, a.at(matrix, row, np.minimum(col, n - 1)), 0)
@@ -508,13 +490,10 @@ def test_every_row_is_copied_to_its_index(columns):
     out = SparseOperand(HALF, (1, m, columns), (0, columns, 1))
     rows = SparseOperand("int64", (m,), function=lambda index: m - 1 - index)
     offsets = SparseOperand("int64", (1,), function=lambda index: m)
-    operands, factors = {"a": a, "out": out}, (np.float32(0),) * 2
-    extra = ((rows, m), (offsets, 1))
-    launch(spec, problem, operands, extra, factors, (blocks, 1, 1), (0, 0, 0))
-    check_tile(out, lambda matrix, row, col: a.at(matrix, m - 1 - row, col), True)
-    out.writes.clear()
-    launch(spec, problem, operands, extra, factors, (blocks, 1, 1), (blocks - 1, 0, 0))
-    check_tile(out, lambda matrix, row, col: a.at(matrix, m - 1 - row, col), False)
+    for point in (0, blocks - 1):
+        out.writes.clear()
+        run(spec, problem, {"a": a, "out": out}, blocks, point, (rows, m), (offsets, 1))
+        check_tile(out, lambda matrix, row, col: a.at(matrix, m - 1 - row, col), point == 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -539,8 +518,7 @@ def test_every_line_is_split_into_parts(shape, order, dtype):
         status = SparseOperand("int32", (blocks, 2))
         buffers = ((made, parts.part_items), (factors, parts.factor_items))
         extra = (*buffers, (status, parts.status_items), *parts.numbers)
-        scalars = (np.float32(0),) * 2
-        launch(parts.spec, problem, {"a": a}, extra, scalars, (blocks, 1, 1), (point, 0, 0))
+        run(parts.spec, problem, {"a": a}, blocks, point, *extra)
         (matrix, part, row, col), values = made.written()
         if dtype == "float32" and parts.innermost == "mn":
             row, col = col, row
@@ -579,19 +557,16 @@ def test_every_element_is_reconstructed(shape, triangle):
         return small(index // (count * sheet) * sheet + index % sheet)
 
     own = SparseOperand("int8", (batch, count, m, pitch), function=residue)
-    c = SparseOperand("float64", (batch, m, n), problem.c)
     factors = SparseOperand("float64", (batch * -(-max(m, n) // 256) * 256,), function=ones)
     buffers = ((own, 0), (factors, 0), (factors, 0), FLAG)
     blocks = reconstruct.block_count(spec.config, problem)
-    scalars = np.float64(2), np.float64(3)
     for point in (0, blocks // 2, blocks - 1) if blocks <= MOST_BLOCKS else ():
-        out = SparseOperand("float64", (batch, m, n), problem.out)
-        operands = {"c": c, "out": out}
-        launch(spec, problem, operands, buffers, scalars, (blocks, 1, 1), (point, 0, 0))
-        (matrix, row, col), values = out.written()
+        operands = sparse(problem, "c out")
+        run(spec, problem, operands, blocks, point, *buffers, factors=(2, 3))
+        (matrix, row, col), values = operands["out"].written()
         lower = (np.maximum(row, col), np.minimum(row, col)) if triangle else (row, col)
         products = own.at(matrix, 0 * matrix, *lower)
-        np.testing.assert_array_equal(values, 2 * products + 3 * c.at(matrix, row, col))
+        np.testing.assert_array_equal(values, 2 * products + 3 * operands["c"].at(matrix, row, col))
         assert triangle or len(values) == len(np.unique(row)) * len(np.unique(col))
         if point == blocks - 1:
             assert (matrix.max(), row.max(), col.max()) == (batch - 1, m - 1, n - 1)
@@ -599,7 +574,7 @@ def test_every_element_is_reconstructed(shape, triangle):
 
 @pytest.mark.parametrize("form", ["balanced", "residues"])
 @pytest.mark.parametrize("order", ["row", "col"])
-@pytest.mark.parametrize("shape", COPIED_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_integer_is_split_into_bytes(shape, order, form):
     batch, m, n = shape
     step, count = row_bytes(n), 2
@@ -618,8 +593,7 @@ def test_every_integer_is_split_into_bytes(shape, order, form):
     a = SparseOperand("int32", (batch, m, n), strides)
     out = SparseOperand("int8", (batch, m, step, count), (*rows, apart))
     flag = (FLAG,) if epilogue else ()
-    operands, grid, point = {"a": a, "out": out}, (blocks, 1, 1), (blocks - 1, 0, 0)
-    launch(spec, arguments, operands, flag, (np.int64(0),) * 2, grid, point)
+    run(spec, arguments, {"a": a, "out": out}, blocks, blocks - 1, *flag)
 
     def expected(matrix, row, col, part):
         x = np.where(col < n, a.at(matrix, row, np.minimum(col, n - 1)), 0).astype(np.int64)
@@ -653,11 +627,9 @@ def test_every_integer_is_made_of_its_residues(shape):
     own = SparseOperand(
         "int8", (batch, m, row, count), (count * sheet, row, 1, sheet), function=same
     )
-    c = SparseOperand("int64", (batch, m, n), c_strides)
-    out = SparseOperand("int64", (batch, m, n), c_strides)
-    operands, grid, point = {"c": c, "out": out}, (blocks, 1, 1), (blocks - 1, 0, 0)
-    scalars = np.int64(2), np.int64(3)
-    launch(spec, arguments, operands, ((own, 0),), scalars, grid, point)
+    c, out = (SparseOperand("int64", (batch, m, n), c_strides) for _ in range(2))
+    operands = {"c": c, "out": out}
+    run(spec, arguments, operands, blocks, blocks - 1, (own, 0), factors=(2, 3))
 
     def expected(matrix, row, col):
         total, added = own.at(matrix, row, col, 0), c.at(matrix, row, col)
@@ -679,19 +651,15 @@ def test_every_product_of_parts_is_right_beyond_32_bits(name, shape):
     own, spec = product_problem(problem), implementation.spec_for(config, problem)
     blocks = kernel.block_count(config, problem)
     grid = GRID if kernel.is_persistent else blocks
-    operands = {"out": SparseOperand("float32", shape, problem.out)}
-    operands["c"] = SparseOperand("float32", shape, problem.c)
+    operands = sparse(problem, "c out")
     for operand, along, innermost in (("a", m, spec.variant[1]), ("b", n, spec.variant[2])):
         layout = parts_layout(SCHEMES["f16x3"], innermost, along, problem.k)
         assert innermost == "k"
         operands[operand] = SparseOperand(HALF, (batch, 2, layout.rows, layout.row_items))
     factors = SparseOperand("float32", (batch * -(-max(m, n) // 256) * 256,), function=ones)
-    scalars = np.float32(1), np.float32(3)
     maps = kernel.tensor_maps(config, problem, *spec.variant)
-    launch(
-        spec, own, operands, ((factors, 0), (factors, 0), FLAG), scalars, (grid, 1, 1),
-        (blocks - 1, 0, 0), maps,
-    )  # fmt: skip
+    extra = (factors, 0), (factors, 0), FLAG
+    run(spec, own, operands, grid, blocks - 1, *extra, factors=(1, 3), maps=maps)
     depth = np.arange(problem.k)
 
     def expected(matrix, row, col):
@@ -726,10 +694,7 @@ def test_every_product_of_residues_is_right_beyond_32_bits(name, shape):
     }
     grid = GRID if kernel.is_persistent else blocks
     maps = kernel.tensor_maps(config, problem, *spec.variant)
-    scalars = (np.int32(0),) * 2
-    launch(
-        spec, own, operands, (FLAG, count), scalars, (grid, 1, 1), (blocks - 1, 0, 0), maps
-    )  # fmt: skip
+    run(spec, own, operands, grid, blocks - 1, FLAG, count, maps=maps)
     a, b, depth = operands["a"], operands["b"], np.arange(16)
 
     def expected(matrix, row, col):
@@ -750,16 +715,9 @@ def test_lines_of_many_elements_are_read_by_the_kernel_of_small_matrices():
     assert implementation.supports(problem) is None
     spec = implementation.spec_for(config, problem)
     blocks = kernel.block_count(config, problem)
-    operands = {
-        "a": SparseOperand(HALF, (1, MOST, 1), problem.a),
-        "b": SparseOperand(HALF, (1, 1, 3), problem.b),
-        "c": SparseOperand(HALF, (1, MOST, 3), problem.c),
-        "out": SparseOperand(HALF, (1, MOST, 3), problem.out),
-    }
     for point in (0, blocks - 1):
-        operands["out"].writes.clear()
-        factors = np.float32(2), np.float32(3)
-        launch(spec, problem, operands, (), factors, (blocks, 1, 1), (point, 0, 0))
+        operands = sparse(problem)
+        run(spec, problem, operands, blocks, point, factors=(2, 3))
         expected = product_of(operands, np.arange(1), 2, 3)
         check_tile(operands["out"], expected, point == blocks - 1)
 
@@ -791,9 +749,7 @@ def test_every_tile_is_reduced(shape, axis):
     a = SparseOperand("float32", (batch, m, n), strides)
     for point in (0, blocks // 2, blocks - 1):
         made = SparseOperand("float64", (batch, slots, lines))
-        size = batch * slots * lines
-        factors = (np.float32(0),) * 2
-        launch(spec, problem, {"a": a}, ((made, size),), factors, (blocks, 1, 1), (point, 0, 0))
+        run(spec, problem, {"a": a}, blocks, point, (made, batch * slots * lines))
         (matrix, slot, line), values = made.written()
         along = slot[:, None] * width + np.arange(width)
         row, col = (line[:, None], along) if axis == 1 else (along, line[:, None])
@@ -820,9 +776,8 @@ def test_the_index_of_an_element_of_a_whole_matrix_is_right(file):
         slots = slot_count(config, tile, epilogue.reduction, (m, n), reduce_tiles.READ_WIDTH)
     a = SparseOperand("float32", (1, m, n), (0, n, 1))
     values, indices = SparseOperand("float32", (1, slots, m)), SparseOperand("int64", (1, slots, m))
-    extra = ((values, slots * m), (indices, slots * m))
-    factors = (np.float32(0),) * 2
-    launch(spec, problem, {"a": a}, extra, factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+    extra = (values, slots * m), (indices, slots * m)
+    run(spec, problem, {"a": a}, blocks, blocks - 1, *extra)
     (_, _, line), found = indices.written()
     is_found = found != NO_INDEX  # some threads have no element
     line, found = line[is_found], found[is_found]
@@ -849,71 +804,62 @@ def test_partial_results_of_every_line_are_merged(shape):
     partials, slots = SparseOperand("float64", (batch, k, m)), np.arange(k)
     for point in (0, blocks - 1):
         out = SparseOperand("float32", (batch, m), (m * 5, 5))
-        extra = ((partials, batch * k * m), (out, m * 5, 5, 0))
-        factors = (np.float32(0),) * 2
-        launch(spec, problem, {}, extra, factors, (blocks, 1, 1), (point, 0, 0))
+        run(spec, problem, {}, blocks, point, (partials, batch * k * m), (out, m * 5, 5, 0))
         check_tile(
             out, lambda matrix, line: partials.at(matrix[:, None], slots, line[:, None]).sum(1),
             point == blocks - 1,
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("file", "dtype"), [(grouped, "float32"), (grouped, "float64"), (grouped_tensor_tile, HALF)]
-)
+def of_groups(file: Any, problem: Problem) -> KernelSpec:
+    """Kernel that takes its problems from a table, by the config of the fewest threads."""
+    variant = file.table_variant([problem])
+    configs = file.table_configs(problem.dtype, 80, variant)
+    config = min((c for c in configs if c.matrices == 1), key=lambda c: c.threads)
+    fusion, name = Fusion((), table_operands(problem.dtype)), file.__name__.rpartition(".")[2]
+    return KernelSpec(name, file.__name__, config, problem.dtype, variant, fusion)
+
+
+GROUPED = [(grouped, "float32"), (grouped, "float64"), (grouped_tensor_tile, HALF)]
+
+
+@pytest.mark.parametrize(("file", "dtype"), GROUPED)
 @pytest.mark.parametrize("sizes", [(MOST, 8), (8, MOST)], ids=str)
 def test_a_problem_of_a_group_is_right_beyond_32_bits(file, dtype, sizes):
     """The second of two, whose operands begin beyond 2**32 elements."""
     (m, n), k, start = sizes, 64 if dtype == HALF else 4, 2**36
     problem = problem_of_shape(dtype, (1, m, n), k)
-    variant = file.table_variant([problem])
-    configs = file.table_configs(dtype, 80, variant)
-    config = min((c for c in configs if c.matrices == 1), key=lambda c: c.threads)
-    tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+    spec = of_groups(file, problem)
+    tiles = -(-m // spec.config.tile_m) * -(-n // spec.config.tile_n)
     row = [m, n, k]
     for strides in (problem.a, problem.b, problem.c, problem.out):
         row += [start, strides.row, strides.col]
-    first = [config.tile_m, config.tile_n, k, *row[3:]]
+    first = [spec.config.tile_m, spec.config.tile_n, k, *row[3:]]
     table = Table("int64", [0, 1, *first, 0, *row, 0])
     scalars = Table(problem.scalar_dtype, [5, 5, 2, 3])
-    epilogue = Fusion((), table_operands(dtype))
-    name = file.__name__.rpartition(".")[2]
-    spec = KernelSpec(name, file.__name__, config, dtype, variant, epilogue)
     shifted = {
         name: SparseOperand(dtype, (2, rows, cols), (start, *getattr(problem, name)[1:]))
         for name, rows, cols in (("a", m, k), ("b", k, n), ("c", m, n), ("out", m, n))
     }
-    own = replace(problem, m=2, n=0, batch=tiles + 1, epilogue=epilogue)
-    factors = (np.dtype(problem.scalar_dtype).type(1),) * 2
-    extra = ((table, 0), (scalars, 0))
-    launch(spec, own, shifted, extra, factors, (tiles + 1, 1, 1), (tiles, 0, 0))
+    own = replace(problem, m=2, n=0, batch=tiles + 1, epilogue=spec.epilogue)
+    run(spec, own, shifted, tiles + 1, tiles, (table, 0), (scalars, 0), factors=(1, 1))
     check_tile(shifted["out"], product_of(shifted, np.arange(k), 2, 3), True)
 
 
-@pytest.mark.parametrize(
-    ("file", "dtype"), [(grouped, "float32"), (grouped, "float64"), (grouped_tensor_tile, HALF)]
-)
+@pytest.mark.parametrize(("file", "dtype"), GROUPED)
 @pytest.mark.parametrize("behind", [1, 9])
 def test_a_tile_behind_the_last_writes_nothing(file, dtype, behind):
     """The table ends as that of `group_offsets` does, with an empty problem of one column."""
     problem = problem_of_shape(dtype, (1, 8, 8), 8)
-    variant = file.table_variant([problem])
-    configs = file.table_configs(dtype, 80, variant)
-    config = min((c for c in configs if c.matrices == 1), key=lambda c: c.threads)
+    spec = of_groups(file, problem)
     row = [8, 8, 8]
     for strides in (problem.a, problem.b, problem.c, problem.out):
         row += [0, strides.row, strides.col]
     table = Table("int64", [0, 1, *row, 0, 0, 1, *[0] * (len(FIELDS) - 2)])
     scalars = Table(problem.scalar_dtype, [2, 3, 0, 0])
-    epilogue = Fusion((), table_operands(dtype))
-    name = file.__name__.rpartition(".")[2]
-    spec = KernelSpec(name, file.__name__, config, dtype, variant, epilogue)
     operands = {name: SparseOperand(dtype, (1, 8, 8)) for name in ("a", "b", "c", "out")}
-    blocks = 1 + behind
-    own = replace(problem, m=2, n=0, batch=blocks, epilogue=epilogue)
-    factors = (np.dtype(problem.scalar_dtype).type(1),) * 2
-    extra = ((table, 0), (scalars, 0))
-    launch(spec, own, operands, extra, factors, (blocks, 1, 1), (behind, 0, 0))
+    own = replace(problem, m=2, n=0, batch=1 + behind, epilogue=spec.epilogue)
+    run(spec, own, operands, 1 + behind, behind, (table, 0), (scalars, 0), factors=(1, 1))
     assert not operands["out"].writes
 
 
@@ -927,8 +873,7 @@ def test_the_table_of_offsets_holds_numbers_of_64_bits(shared):
     offsets = Table("int64", [5, 2**30, MOST])
     table = SparseOperand("int64", (table_items(3),))
     scalars = SparseOperand("float32", (8,))
-    extra = ((offsets, 3), (table, 0), (scalars, 0), 64, 64)
-    launch(spec, problem, {}, extra, (np.float32(1),) * 2, (1, 1, 1), (0, 0, 0))
+    run(spec, problem, {}, 1, 0, (offsets, 3), (table, 0), (scalars, 0), 64, 64, factors=(1, 1))
     last = {name: int(table.writes[4 + 2 * len(FIELDS) + i]) for i, name in enumerate(FIELDS)}
     assert last[shared] == MOST - 2**30 and last["first"] == 2**30
     step = {"m": problem.a.row, "n": 0, "k": problem.a.col}[shared]
@@ -944,15 +889,8 @@ def test_the_fallback_has_the_indices_of_the_kernel_that_it_stands_for():
     spec = native_step(problem, None, ()).spec
     file = import_module("dxgemm.handwritten.kernels.tuned")
     blocks = file.KERNEL.block_count(spec.config, problem)
-    operands = {
-        name: SparseOperand("float32", sizes, getattr(problem, name))
-        for name, sizes in (
-            ("a", (1, MOST, 5)), ("b", (1, 5, 3)), ("c", (1, MOST, 3)), ("out", (1, MOST, 3))
-        )
-    }  # fmt: skip
-    flag = SparseOperand("int32", (1,), function=ones), 1
-    factors = np.float32(2), np.float32(3)
-    launch(spec, problem, operands, (flag,), factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+    flag, operands = (SparseOperand("int32", (1,), function=ones), 1), sparse(problem)
+    run(spec, problem, operands, blocks, blocks - 1, flag, factors=(2, 3))
     check_tile(operands["out"], product_of(operands, np.arange(5), 2, 3), True)
 
 
@@ -981,8 +919,7 @@ def test_every_triangle_is_copied(shape, triangle):
     spec = file_spec(clean_triangle, sizes, (side, "float32" if unit else "", ""), config)
     blocks = clean_triangle.block_count(config, sizes)
     a, out = (SparseOperand("float32", shape, strides) for strides in (sizes.a, sizes.out))
-    factors = np.float32(0), np.float32(0)
-    launch(spec, sizes, {"a": a, "out": out}, (), factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+    run(spec, sizes, {"a": a, "out": out}, blocks, blocks - 1)
 
     def expected(matrix, row, col):
         values = np.where((col <= row) == (side == "lower"), a.at(matrix, row, col), 0)
@@ -1007,8 +944,7 @@ def test_every_row_is_quantised(shape, block):
     elements = SparseOperand("float8_e4m3fn", shape)
     scales = SparseOperand("float32", (batch, m, pieces))
     extra = (elements, *elements.strides), (scales, *scales.strides)
-    factors = np.float32(0), np.float32(0)
-    launch(spec, sizes, {"a": a}, extra, factors, (blocks, 1, 1), (blocks - 1, 0, 0))
+    run(spec, sizes, {"a": a}, blocks, blocks - 1, *extra)
     width, cols = int(block or n), np.arange(n)
 
     def largest(matrix, row, piece):
@@ -1027,11 +963,11 @@ def test_every_row_is_quantised(shape, block):
 def test_no_kernel_is_forgotten():
     files = {name for _, name, _ in iter_modules(kernels.__path__)}
     files |= {i.name for i in IMPLEMENTATIONS if i.is_own}
-    run = {s.name for s in SUBJECTS} | {
+    tried = {s.name for s in SUBJECTS} | {
         "add_slices", "complex_sum", "complex_copy", "align_rows", "scatter_rows", "decompose",
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",
         "emulated_float64_tile", "reduce_tiles", "merge_partials", "grouped",
         "grouped_tensor_tile", "group_offsets", "native_fallback", "add_residues", "digits",
         "clean_triangle", "quantise_rows", "select_rows",
     }  # fmt: skip
-    assert files == run | {*NOT_RUN}
+    assert files == tried | {*NOT_RUN}

@@ -3,8 +3,6 @@
 The error names the function and the argument, hides what dxgemm tried inside, and nothing is done.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import traceback

@@ -1,7 +1,5 @@
 """Abilities of implementations: the kinds of arithmetic and the layouts that each computes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

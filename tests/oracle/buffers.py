@@ -4,8 +4,6 @@ All memory outside of the operands' elements holds one particular NaN, or large 
 that reads it spoils its result, a kernel that writes it is found by comparing bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -76,14 +74,7 @@ class Arena:
     def place(
         self, name: str, shape: tuple[int, ...], layout: Layout, values: np.ndarray | None
     ) -> Slot:
-        """Reserves room for a (rows, cols) or (batch, rows, cols) operand.
-
-        Args:
-            name: name of the operand in failure messages.
-            shape: shape of the operand.
-            layout: layout of each of its matrices.
-            values: values of the operand, or None to leave it full of guards.
-        """
+        """Reserves room for a (rows, cols) or (batch, rows, cols) operand."""
         *batch, rows, cols = shape
         strides = layout.strides(rows, cols)
         reach = [max(0, extent - 1) * step for extent, step in zip((rows, cols), strides)]
@@ -107,13 +98,7 @@ class Arena:
         return buffer
 
     def damage(self, before: np.ndarray, after: np.ndarray, written: Iterable[Slot]) -> str | None:
-        """Says which bits changed outside the slots in `written`, or None.
-
-        Args:
-            before: the buffer before the call.
-            after: the buffer after it.
-            written: the operands that the call may change.
-        """
+        """Says which bits changed outside the slots in `written`, or None."""
         unsigned = UNSIGNED[self.dtype]
         changed = before.view(unsigned) != after.view(unsigned)
         for slot in written:

@@ -4,8 +4,6 @@ A group is one product in many layouts: its cases share everything but layouts, 
 that one reference serves them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -38,25 +36,18 @@ REAL_SHAPES = (
 
 @dataclass(frozen=True)
 class Case:
-    """Case of a test: one call of gemm.
+    """Case of a test: one call of gemm."""
 
-    Attributes:
-        kind: a name from `kinds.KINDS`.
-        m, n, k: the sizes of the product.
-        layouts: names from `layouts.LAYOUTS` for a, b and c.
-        alpha, beta: the factors.
-        data: a name from `inputs.FILLS`.
-        batch: the batch extents of a, b and c; None for a two-dimensional operand.
-    """
-
-    kind: str
-    m: int
+    kind: str  # a name from `kinds.KINDS`
+    m: int  # the sizes of the product
     n: int
     k: int
+    # names from `layouts.LAYOUTS` for a, b and c
     layouts: tuple[str, str, str] = ("row", "row", "row")
-    alpha: float = 1.0
+    alpha: float = 1.0  # the factors
     beta: float = 0.0
-    data: str = "random"
+    data: str = "random"  # a name from `inputs.FILLS`
+    # the batch extents of a, b and c; None for a two-dimensional operand
     batch: tuple[int | None, int | None, int | None] = (None, None, None)
 
     @property

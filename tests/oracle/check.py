@@ -1,7 +1,5 @@
 """Check of a gemm with a group of cases: every bit of the memory is compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,17 +20,12 @@ REPORTED = 5
 
 @dataclass(frozen=True)
 class Refusal:
-    """Refusal of a case by gemm.
+    """Refusal of a case by gemm."""
 
-    Attributes:
-        case: the case.
-        reason: message of the refusal.
-        was_aligned: True if rows or columns of a and b were contiguous, and at multiples of 16
-            bytes, so that tensor cores can read them.
-    """
-
-    case: Case
-    reason: str
+    case: Case  # the case
+    reason: str  # message of the refusal
+    # True if rows or columns of a and b were contiguous, and at multiples of 16 bytes, so that
+    # tensor cores can read them
     was_aligned: bool
 
 

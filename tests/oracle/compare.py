@@ -14,8 +14,6 @@ for a correctly rounded result and above 1 for a wrong one. Integers are right t
 the reference modulo 2**32, or their ratio is infinite.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,18 +24,13 @@ from oracle.reference import Reference
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of one result with its reference.
+    """Comparison of one result with its reference."""
 
-    Attributes:
-        ratio: the largest error over its tolerance; infinite if NaN, infinities or zeros of the
-            reference are missing, misplaced or of the wrong sign.
-        failures: number of elements that exceed the limit.
-        message: the worst element and the region of the failures, in words.
-    """
-
+    # the largest error over its tolerance; infinite if NaN, infinities or zeros of the
+    # reference are missing, misplaced or of the wrong sign
     ratio: float
-    failures: int
-    message: str
+    failures: int  # number of elements that exceed the limit
+    message: str  # the worst element and the region of the failures, in words
 
 
 def error_growth(k: int) -> float:
@@ -49,14 +42,7 @@ def error_growth(k: int) -> float:
 
 
 def compare(actual: np.ndarray, reference: Reference, limit: float = 1.0) -> Comparison:
-    """Compares a result with its reference.
-
-    Args:
-        actual: the result, of any dtype of results, in the shape of the reference.
-        reference: the reference.
-        limit: the ratio above which an element fails: 1 for the rule, 0 for data whose sums are
-            exact, so that the result is their correct rounding.
-    """
+    """Compares a result with its reference."""
     if actual.shape != reference.value.shape:
         message = f"the result is {actual.shape}, expected {reference.value.shape}"
         return Comparison(np.inf, actual.size, message)

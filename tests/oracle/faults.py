@@ -1,7 +1,5 @@
 """Faults: wrong results of GEMMs under construction, which the acceptance rule must reject."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -72,11 +70,7 @@ class Call:
         return {"float64": np.float64, "int8": np.int32}.get(self.a.dtype.name, np.float32)
 
     def result(self, sum_bits: int | None = None) -> np.ndarray:
-        """Returns the right result: one rank-1 update after the other, in the type of sums.
-
-        Args:
-            sum_bits: significant bits that each sum is rounded to; None for all bits of its type.
-        """
+        """Returns the right result: one rank-1 update after the other, in the type of sums."""
         a, b, c = (values.astype(self.scalar) for values in (self.a, self.b, self.c))
         if self.precision == "tf32":
             a, b = (round_to_bits(values, TF32_BITS) for values in (a, b))

@@ -1,7 +1,5 @@
 """Checks a product too large to recompute, in O(n**2): random signs, and exact rows and columns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -25,13 +23,6 @@ def freivalds_ratio(
     vector with probability at most 1/2, unless its error drowns in the rounding of n elements;
     `lines_ratio` detects such errors. Integers, below 2**31 in every sum of a row, have no
     tolerance.
-
-    Args:
-        a: (m, k).
-        b: (k, n).
-        actual: (m, n), the result claimed to be a @ b.
-        precision: as `gemm` takes it.
-        seed: chooses the vectors.
     """
     wide: Any = np.longdouble if actual.dtype == np.float64 else np.float64
     rng = np.random.default_rng(seed)
@@ -61,16 +52,7 @@ def lines_ratio(
     tile: int = 64,
     seed: int = 0,
 ) -> float:
-    """Returns the ratio of the acceptance rule over random rows and columns and every tile edge.
-
-    Args:
-        a: (m, k).
-        b: (k, n).
-        actual: (m, n), the result claimed to be a @ b.
-        precision: as `gemm` takes it.
-        tile: rows and columns on both sides of its multiples are checked too.
-        seed: chooses the random rows and columns.
-    """
+    """Returns the ratio of the acceptance rule over random rows and columns and every tile edge."""
     rng = np.random.default_rng(seed)
     rows = _lines(rng, actual.shape[0], tile)
     columns = _lines(rng, actual.shape[1], LINES * tile)

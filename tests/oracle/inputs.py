@@ -1,7 +1,5 @@
 """Operand values, by name: random, integer-exact, canary and badly scaled data."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 
@@ -72,15 +70,7 @@ def operands(
     c_shape: tuple[int, ...],
     kind: str,
 ) -> Operands:
-    """Returns a, b and c of one kind of data, the same for the same arguments.
-
-    Args:
-        data: a name in `FILLS`, or "canary" for data that fewer bits cannot hold.
-        a_shape: (m, k) or (batch, m, k).
-        b_shape: (k, n) or (batch, k, n).
-        c_shape: (m, n) or (batch, m, n).
-        kind: a name in `kinds.KINDS`, such as a dtype.
-    """
+    """Returns a, b and c of one kind of data, the same for the same arguments."""
     dtype, out_dtype = KINDS[kind].dtype, KINDS[kind].out_dtype
     seed = zlib.crc32(repr((data, a_shape, b_shape, c_shape, kind)).encode())
     rng = np.random.default_rng(seed)
@@ -110,11 +100,6 @@ def scaled_circulants(size: int, exponents: int, dtype: str) -> tuple[np.ndarray
 
     The inner powers of two cancel in every term, so conventional arithmetic gives the bits of
     C @ C, however wide d spreads.
-
-    Args:
-        size: m = n = k.
-        exponents: d runs from minus to plus this.
-        dtype: dtype of both.
     """
     row = random(np.random.default_rng(size), (size,), dtype)
     circulant = np.stack([np.roll(row, shift) for shift in range(size)]).astype(np.float64)

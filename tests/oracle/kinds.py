@@ -1,7 +1,5 @@
 """Kinds of arithmetic of a GEMM, and bfloat16 for their tests, which NumPy lacks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib import import_module
 
@@ -10,17 +8,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of arithmetic: the dtypes of operands and result, and the precision between them.
+    """Kind of arithmetic: the dtypes of operands and result, and the precision between them."""
 
-    Attributes:
-        dtype: dtype of a and b.
-        out_dtype: dtype of c and the result.
-        precision: precision as `gemm` takes it.
-    """
-
-    dtype: str
-    out_dtype: str
-    precision: str | None = None
+    dtype: str  # dtype of a and b
+    out_dtype: str  # dtype of c and the result
+    precision: str | None = None  # precision as `gemm` takes it
 
     @property
     def scalar_dtype(self) -> str:
@@ -67,21 +59,13 @@ FLOAT_KINDS = tuple(name for name, kind in KINDS.items() if not kind.is_integer)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a floating-point dtype.
+    """Limits of a floating-point dtype."""
 
-    Attributes:
-        eps: spacing at 1.
-        max: largest finite value.
-        tiny: smallest normal value, 2**minexp.
-        smallest_subnormal: smallest positive value.
-        minexp: exponent of the smallest normal value.
-    """
-
-    eps: float
-    max: float
-    tiny: float
-    smallest_subnormal: float
-    minexp: int
+    eps: float  # spacing at 1
+    max: float  # largest finite value
+    tiny: float  # smallest normal value, 2**minexp
+    smallest_subnormal: float  # smallest positive value
+    minexp: int  # exponent of the smallest normal value
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -3,8 +3,6 @@
 A layout turns a shape into strides and says nothing about values; `buffers` places it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,23 +10,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layout:
-    """Memory layout of one (rows, cols) operand; all numbers count elements.
+    """Memory layout of one (rows, cols) operand; all numbers count elements."""
 
-    Attributes:
-        order: "row" for row-major, "col" for column-major.
-        padding: number of elements that are added to the least leading dimension.
-        multiple: number that the leading dimension is rounded up to a multiple of.
-        row_step: 1 takes each row, 2 every other, -1 runs backwards, 0 repeats one row.
-        col_step: step of the columns, likewise.
-        offset: distance of the base pointer from a 256-byte boundary.
-    """
-
-    order: str
-    padding: int = 0
-    multiple: int = 1
-    row_step: int = 1
-    col_step: int = 1
-    offset: int = 0
+    order: str  # "row" for row-major, "col" for column-major
+    padding: int = 0  # number of elements that are added to the least leading dimension
+    multiple: int = 1  # number that the leading dimension is rounded up to a multiple of
+    row_step: int = 1  # 1 takes each row, 2 every other, -1 runs backwards, 0 repeats one row
+    col_step: int = 1  # step of the columns, likewise
+    offset: int = 0  # distance of the base pointer from a 256-byte boundary
 
     def strides(self, rows: int, cols: int) -> tuple[int, int]:
         """Returns the strides of a (rows, cols) matrix, in elements."""

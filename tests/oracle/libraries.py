@@ -3,8 +3,6 @@
 CuPy, torch and numba are imported where they are used, so that the rest works without them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Single arrays of a library between guard pads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from oracle.buffers import Arena
@@ -10,11 +8,7 @@ from oracle.libraries import NumpyLibrary
 
 
 class Padded:
-    """Operand whose guard pads are checked whenever its values are read back.
-
-    Attributes:
-        array: the array to pass to gemm.
-    """
+    """Operand whose guard pads are checked whenever its values are read back."""
 
     def __init__(self, library: NumpyLibrary, values: np.ndarray, layout: str = "row") -> None:
         self._library = library
@@ -22,7 +16,7 @@ class Padded:
         self._slot = self._arena.place("operand", values.shape, LAYOUTS[layout], values)
         self._before = self._arena.fill()
         self._sent = library.send(self._before)
-        self.array = library.view(self._sent, self._slot)
+        self.array = library.view(self._sent, self._slot)  # the array to pass to gemm
 
     def fetch(self) -> np.ndarray:
         """Returns the values as they are now, after asserting that all guards are as they were."""

@@ -1,7 +1,5 @@
 """Reference results of a GEMM in a wider type, with the magnitudes that scale their tolerances."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +15,12 @@ TF32_CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of
 
 @dataclass(frozen=True)
 class Reference:
-    """Reference result, and the quantities that bound the rounding error of a result.
+    """Reference result, and the quantities that bound the rounding error of a result."""
 
-    Attributes:
-        value: alpha * a @ b + beta * c, in float64 or longdouble, or int64 modulo 2**64.
-        magnitude: the same expression of the absolute values, in float64.
-        k: length of the sums.
-        input_error: bound on the change of the value if a and b are rounded to the precision.
-    """
-
-    value: np.ndarray
-    magnitude: np.ndarray
-    k: int
+    value: np.ndarray  # alpha * a @ b + beta * c, in float64 or longdouble, or int64 modulo 2**64
+    magnitude: np.ndarray  # the same expression of the absolute values, in float64
+    k: int  # length of the sums
+    # bound on the change of the value if a and b are rounded to the precision
     input_error: np.ndarray
 
 
@@ -67,26 +59,13 @@ def tf32_input_error(a_size: np.ndarray, b_size: np.ndarray, value: np.ndarray) 
     from k of about 100 on: errors of random signs grow with the root. Cutting the last bits off
     instead of rounding moves every product the same way, by 2 eps on average, and the value with
     them: hence 2 eps |value|.
-
-    Args:
-        a_size: |a|, in float64.
-        b_size: |b|, in float64.
-        value: a @ b.
     """
     spread = np.sqrt(np.matmul(np.square(a_size), np.square(b_size)))
     return TF32_EPS * (TF32_CONFIDENCE * spread + 2 * np.abs(value).astype(np.float64))
 
 
 def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype: str) -> Reference:
-    """Returns alpha * product + beta * c, reading neither where its factor is zero.
-
-    Args:
-        product: a @ b.
-        c: the matrix before the call.
-        alpha: the factor of the product; rounded to the type of sums, as a kernel receives it.
-        beta: the factor of c; likewise.
-        dtype: dtype of a and b.
-    """
+    """Returns alpha * product + beta * c, reading neither where its factor is zero."""
     scalar: Any = {"float64": np.float64, "int8": np.int64}.get(dtype, np.float32)
     alpha, beta = scalar(alpha), scalar(beta)
     wide = product.value.dtype.type

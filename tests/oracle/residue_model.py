@@ -1,7 +1,5 @@
 """Model of emulated float64 (Ozaki scheme II) in NumPy and Python's integers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 
@@ -27,20 +25,14 @@ def operand_bits(count: int, k: int) -> int:
 
 @dataclass(frozen=True)
 class ScaledRows:
-    """Rows as integers times powers of two.
+    """Rows as integers times powers of two."""
 
-    Attributes:
-        integers: (rows, k), int64.
-        exponents: (rows,), exponents of the powers of two.
-        weak: number of elements below 2**(bits - 5) in each row; 0 if all are zeros, None if the
-            row cannot be split.
-        is_lax: True if any element below 2**(bits - 12) was rounded.
-    """
-
-    integers: np.ndarray
-    exponents: np.ndarray
+    integers: np.ndarray  # (rows, k), int64
+    exponents: np.ndarray  # (rows,), exponents of the powers of two
+    # number of elements below 2**(bits - 5) in each row; 0 if all are zeros, None if the row
+    # cannot be split
     weak: list[int | None]
-    is_lax: bool
+    is_lax: bool  # True if any element below 2**(bits - 12) was rounded
 
 
 def scale_rows(x: np.ndarray, bits: int) -> ScaledRows:

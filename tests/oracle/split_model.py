@@ -1,7 +1,5 @@
 """Model of emulated float32 (fp16x2) in NumPy, including the truncation of tensor cores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +14,15 @@ SUM_BITS = 24
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows as hi + lo / 2**12, times factors.
+    """Rows as hi + lo / 2**12, times factors."""
 
-    Attributes:
-        hi, lo: (rows, k), float16.
-        factors: (rows,), float32, powers of two.
-        weak: number of elements below 2**4 in each row; 0 if all are zeros, None if the row cannot
-            be split.
-        is_lax: True if any element is between 0 and 2**-14.
-    """
-
-    hi: np.ndarray
+    hi: np.ndarray  # (rows, k), float16
     lo: np.ndarray
-    factors: np.ndarray
+    factors: np.ndarray  # (rows,), float32, powers of two
+    # number of elements below 2**4 in each row; 0 if all are zeros, None if the row cannot be
+    # split
     weak: list[int | None]
-    is_lax: bool
+    is_lax: bool  # True if any element is between 0 and 2**-14
 
 
 def split_rows(x: np.ndarray) -> SplitRows:
@@ -62,14 +54,7 @@ def is_accepted(a: SplitRows, b: SplitRows) -> bool:
 def split_product(
     a: SplitRows, b: SplitRows, promote: int, section: int, extra_bits: int = 2
 ) -> np.ndarray:
-    """Compute a @ b.T in float32.
-
-    Args:
-        a, b: rows of a, columns of b.
-        promote: number of k after which sums of tensor cores are added to that of a section.
-        section: number of k after which the sum of a section is added to the total.
-        extra_bits: bits beyond those of float32 that tensor cores keep while they add.
-    """
+    """Compute a @ b.T in float32."""
     k = a.hi.shape[1]
     total = np.zeros((len(a.hi), len(b.hi)), np.float32)
     for first in range(0, k, section):
