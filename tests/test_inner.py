@@ -593,12 +593,13 @@ def test_kernels_that_take_inner_functions_are_chosen(configs_of_a_gpu):
     batch = replace(problem_with(inners.l1, 32, 32, 32), batch=4096)
     assert rank(batch, H100).candidates[0].implementation.name == "small_batch"
     sizes, asked = (4096, 4096, 4096), ("tuned", "128x128x8 thread 8x8 stages 4")
-    plain, l1, canberra = (
+    plain, l1, squared, canberra = (
         rank(problem, H100, asked).candidates[0].us
         for problem in (contiguous_problem("float32", *sizes),
-                        *(problem_with(f, *sizes) for f in (inners.l1, inners.canberra)))
+                        *(problem_with(f, *sizes) for f in (inners.l1, inners.squared_euclidean,
+                                                            inners.canberra)))
     )  # fmt: skip
-    assert 1.8 * plain < l1 < 2.2 * plain < canberra  # by the number of instructions
+    assert 1.8 * plain < l1 == squared < 2.2 * plain < canberra  # by the number of instructions
 
 
 def test_old_gpus_are_refused(monkeypatch):

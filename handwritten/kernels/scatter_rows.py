@@ -35,11 +35,7 @@ def make_kernel(config: ChunksConfig, dtype: str, epilogue: Any) -> Callable[...
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import (
-        global_address,
-        load_global,
-        store_global,
-    )
+    from dxgemm.handwritten.parts import intrinsics
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import stored_type, view_as
 
@@ -57,7 +53,7 @@ def make_kernel(config: ChunksConfig, dtype: str, epilogue: Any) -> Callable[...
         block, thread = int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023)
         _, first, chunk = find_chunk(block, thread, m, chunks)
         end = min(int64(offsets[batch - 1]), int64(m))
-        source, target = global_address(a.data), global_address(out.data)
+        source, target = intrinsics.global_address(a.data), intrinsics.global_address(out.data)
         has_vectors = out.col == 1 and n % chunk_items == 0
         has_vectors = has_vectors and (target | out.row * item_bytes) % VECTOR_BYTES == 0
 
@@ -67,14 +63,14 @@ def make_kernel(config: ChunksConfig, dtype: str, epilogue: Any) -> Callable[...
             for step in static_range(steps):
                 row: int32 = min(first + step * row_step, m - 1)
                 at = source + (row * a.row * item_bytes + min(chunk, chunks - 1) * VECTOR_BYTES)
-                held = held + load_global(int32, 4, at, 0)
+                held = held + intrinsics.load_global(int32, 4, at, 0)
             for step in static_range(steps):
                 row = int32(first + step * row_step)
                 if row < end and chunk < chunks:
                     line = int64(rows[row])
                     if line >= 0 and line < k:
                         to = target + (line * out.row * item_bytes + chunk * VECTOR_BYTES)
-                        store_global(to, 0, held[4 * step : 4 * step + 4])
+                        intrinsics.store_global(to, 0, held[4 * step : 4 * step + 4])
         else:
             # --- Element by element ---
             a_typed, out_typed = view_as(stored, a.data), view_as(stored, out.data)

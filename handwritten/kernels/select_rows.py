@@ -70,7 +70,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import divide, sync_block
+    from dxgemm.handwritten.parts import intrinsics
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import WIDEN
 
@@ -93,9 +93,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         thread: int32 = cuda.threadIdx.x & 1023
         slots: int32 = (n + part - 1) // part
         block: int32 = cuda.blockIdx.x
-        line = divide(block, slots)
+        line = intrinsics.divide(block, slots)
         slot: int32 = block - line * slots
-        matrix = divide(line, int32(m))
+        matrix = intrinsics.divide(line, int32(m))
         row = int64(line - matrix * int32(m))
         first_col = int64(slot) * part
         items: int32 = min(n - first_col, int64(part))
@@ -103,7 +103,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             values[i], places[i] = worst(), int32(NO_PLACE)
         if thread == 0:
             queued[0] = 0
-        sync_block()
+        intrinsics.sync_block()
         # --- Main loop ---
         held = int32(0)
         index = matrix * a.batch + row * a.row + first_col * a.col

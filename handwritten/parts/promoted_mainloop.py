@@ -178,25 +178,25 @@ def make_multiply(
                 stage, parity = after(stage, parity)
                 totals = promote(totals, settle(second, next_freed, thread), rows, columns)
                 left -= 2
+        elif not is_scaled:
+            while left > 0:
+                issued, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
+                stage, parity = after(stage, parity)
+                totals = promote(totals, settle_last(issued, freed, thread), rows, columns)
+                left -= 1
         elif k_tiles > 0:
-            places = ()
-            if is_scaled:
-                warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
-                places = begin_scales(tile, thread, warp_smem, k_tiles, result)
+            warp_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
+            places = begin_scales(tile, thread, warp_smem, k_tiles, result)
             first, freed = issue(origin, full, stage, parity), int32(empty + 8 * stage)
             stage, parity = after(stage, parity)
-            if is_scaled:
-                fetch(places, int32(0), k_tiles)
-                rows, columns = take(places, thread, int32(0))
+            fetch(places, int32(0), k_tiles)
+            rows, columns = take(places, thread, int32(0))
             while True:
                 left -= 1
                 block: int32 = k_tiles - left  # the next one, whose scales are read meanwhile
-                if is_scaled:
-                    fetch(places, block, k_tiles)
+                fetch(places, block, k_tiles)
                 sums = settle_last(first, freed, thread)
-                next_rows, next_columns = rows, columns
-                if is_scaled:
-                    next_rows, next_columns = take(places, thread, block)
+                next_rows, next_columns = take(places, thread, block)
                 totals = promote(totals, sums, rows, columns)
                 rows, columns = next_rows, next_columns
                 if left == 0:

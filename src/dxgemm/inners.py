@@ -46,7 +46,8 @@ def chebyshev(x, y):
 @inner(symmetric=True)
 def squared_euclidean(x, y):
     """Sum of (x - y)**2, without the cancellation of |x|**2 - 2 x y + |y|**2."""
-    return (x - y) * (x - y)
+    difference = x - y
+    return difference * difference
 
 
 @inner(symmetric=True)

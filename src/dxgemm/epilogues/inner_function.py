@@ -7,6 +7,7 @@ import math
 import numbers
 from collections.abc import Callable
 from functools import update_wrapper
+from itertools import pairwise
 from types import FunctionType
 from typing import Any, overload
 
@@ -117,6 +118,7 @@ class Inner(Epilogue):
     def operations(self) -> int:
         """Instructions per pair of elements, about: magnitudes and signs cost none.
 
+        A product that a function returns is added in the instruction that multiplies.
         Functions of `math` are told by their names, and count as `OPERATIONS_OF_MATH` each.
         """
         called = [cell.cell_contents for cell in self.recorded.__closure__ or ()]
@@ -124,8 +126,12 @@ class Inner(Epilogue):
         count = sum(elementary_name(function) is not None for function in functions)
         for function in functions:
             if elementary_name(function) is None:
-                names = (step.opname for step in dis.get_instructions(function))
-                count += sum(name in ("BINARY_OP", "COMPARE_OP") for name in names)
+                steps = list(dis.get_instructions(function))
+                count += sum(step.opname in ("BINARY_OP", "COMPARE_OP") for step in steps)
+                ends = [
+                    step.argrepr for step, end in pairwise(steps) if end.opname == "RETURN_VALUE"
+                ]
+                count -= self.way == "sum" and function is not self.recorded and ends == ["*"]
                 called_names = set(function.__code__.co_names) & vars(math).keys()
                 count += OPERATIONS_OF_MATH * sum(callable(vars(math)[n]) for n in called_names)
         return max(2, count)
