@@ -472,13 +472,21 @@ def test_the_gate_of_epilogues_stops_what_is_wrong() -> None:
     for text in ("keep", "gelu"):
         case = fused.FusedCase("float32", 6, 5, 3, epilogue=text)
         x = case.operands(np.random.default_rng(1), is_exact=True)
-        sums, values = case.expected(x)
+        sums, values, peak = case.expected(x)
         plan, plain = fused.fused()(case, x), fused.plain()(case, x)
-        case.check("own", plan, x, (sums, values))
-        case.check("plain", plain, x, (sums, values))
+        case.check("own", plan, x, (sums, values, peak))
+        case.check("plain", plain, x, (sums, values, peak))
         error = 1e-4 * (np.arange(30).reshape(6, 5) == 29)
         wrong = [(plan, sums, values + error), (plain, sums + 1, values)]
         wrong += [(plan, sums + 1, values)] if text == "keep" else []  # what is kept
         for call, *expected in wrong:
             with pytest.raises(dxgemm.errors.WrongResultError, match="own gives a wrong result"):
-                case.check("own", call, x, expected)
+                case.check("own", call, x, (*expected, peak))
+    # In half precision, what a later step cancels is as exact as the activation.
+    case = fused.FusedCase("float16", 6, 5, 3, epilogue="bias | gelu | residual")
+    x = case.operands(np.random.default_rng(1), is_exact=True)
+    x.arrays["matrix"][:] = x.arrays["matrix"] - case.expected(x)[1]
+    plan, (sums, values, peak) = fused.fused()(case, x), case.expected(x)
+    case.check("own", plan, x, (sums, values + 2.0**-15 * peak, peak))
+    with pytest.raises(dxgemm.errors.WrongResultError):
+        case.check("own", plan, x, (sums, values + 2.0**-11 * peak, peak))

@@ -54,9 +54,10 @@ def test_a_plan_without_c_keeps_one_result(home, values):
 def test_a_plan_says_what_it_computes_and_by_which_kernel(home, values):
     a, b, _ = (home.send(value) for value in values)
     m, n, k = SIZE
-    text = repr(dxgemm.plan(a, b, implementation="naive"))
+    plan = dxgemm.plan(a, b, implementation="naive")
+    text = repr(plan)
     assert text.startswith(f"<dxgemm.Plan: gemm {m} x {n} x {k} {values[0].dtype} on ")
-    assert " by naive " in text
+    assert " by naive " in text and plan.__name__ == "plan"
 
 
 def test_a_plan_holds_its_operands(home, values):

@@ -47,7 +47,7 @@ def offsets():
     specs = wgmma_specs(("bfloat16",), "sm_90a")
     for name in ("grouped_wgmma", "grouped_wgmma_k"):
         spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)
-        yield spec, "sm_90a", 0
+        yield spec, "sm_90a", 8  # an address
     for spec in indexed_specs(DTYPES[::2]):
         yield spec, "sm_80", 0
 
