@@ -26,6 +26,7 @@ FIELDS = {
     "vs_rival": "times the fastest rival",
     "vs_cublas": "times cuBLAS",
     "vs_gemm": "times gemm",
+    "vs_bound": "share of the rate of its instructions",
     "regret": "time over the best candidate's",
     "max_error": "largest error of an element, eps |A| |B|",
     "host_us": "microseconds of host time",
@@ -73,7 +74,7 @@ SHOWN = {
     "half": Shown(("family", "arithmetic")),
     "triangular": Shown(("triangles", "arithmetic"), "vs_gemm"),
     "einsum": Shown((("contraction", lambda row: f"`{row['subscripts']}`"),)),
-    "inner": Shown((("function", lambda row: row.get("function", "")),)),
+    "inner": Shown((("function", lambda row: row["inner"]), "dtype"), "vs_bound"),
     "fp8": Shown(("scales", ("sums", lambda row: row["precision"] or ""))),
     "symmetric": Shown((("result", family),), "vs_gemm"),
     "precision": Shown(
