@@ -337,6 +337,7 @@ def test_a_table_is_fitted_without_a_gpu(tmp_path: Path) -> None:
     for workloads in (5, 5):  # the second time from the table of the first
         run_script("fit_table.py", "nvidia-h200", "--observations", packed, "--table", table)
         assert json.loads((table / "chip.json").read_text())["workloads"] == workloads
+    run_script("fit_table.py", "nvidia-h200", "--amend", "--observations", packed, "--table", table)
     assert ("float64", "naive", "128x1") in read_table(table).speeds
 
 

@@ -19,7 +19,7 @@ from dxgemm.choice.model import predict, schedule
 from dxgemm.choice.problem_facts import ProblemFacts
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, time_candidates
-from dxgemm.choice.tables import Speed, read_table
+from dxgemm.choice.tables import FEATURES, Speed, read_table
 from dxgemm.cli.app import app
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import GpuStatus, simulator_enabled
@@ -300,11 +300,11 @@ def test_a_table_of_a_fit_gives_back_what_was_measured(config, give_table):
 
 
 def test_times_near_the_best_ones_count_more():
-    from dxgemm.tuning.fit import _ridge
+    from dxgemm.tuning.fit import ridge
 
     left = np.repeat((0.2, -0.2), 100)
     (weight,), (even,) = (
-        _ridge(np.ones((200, 1)), left, np.repeat((1.0, far), 100)) for far in (0.1, 1.0)
+        ridge(np.ones((200, 1)), left, np.repeat((1.0, far), 100)) for far in (0.1, 1.0)
     )
     assert weight > 0.1 and even == pytest.approx(0)
 
@@ -330,6 +330,50 @@ def test_the_fit_begins_from_what_is_known(config):
     ((speed, _),) = fit.speeds.values()
     assert speed.a_col == pytest.approx(2.5, rel=0.01)
     assert fit.error < 0.01
+
+
+def test_a_table_is_amended_by_times_of_its_choices(config, give_table, monkeypatch, tmp_path):
+    from dxgemm.choice.tables import Chip, write_table
+    from dxgemm.tuning.amend import amend_table
+
+    both = [Row(KERNEL, which) for which in (config, KERNEL.configs("float32")[3])]
+    names = [row.name for row in both]
+    workloads = [w for w in some_workloads(300) if w.m * w.n * w.k > 2**24 and w.k < 2000]
+    # Of the two one is quicker where b is column-major, which the table does not know.
+    observed = observe(workloads, config)
+    for one in observed:
+        quick = one.us[names[0]]
+        us = (quick, 1.25 * quick) if one.workload.layout[-3:] == "col" else (1.25 * quick, quick)
+        one.us.clear()
+        one.us.update(zip(names, us, strict=True))
+    speeds = {("float32", "tuned", str(row.config)): (TRUE, 0) for row in both}
+    kept = {("float64", "naive 128x1"): (np.arange(float(len(FEATURES))), 0)}
+    write_table(tmp_path, Chip.of(H200), speeds, kept, {})
+
+    def losses(few):
+        """Where the choice of the two is the slower one; where no time of the choice is known."""
+        table = read_table(tmp_path)
+        weights = {(d, n): w for d, of in table.corrections.items() for n, w in of.items()}
+        give_table(H200, table.speeds, weights)
+        lost = guessed = 0
+        for one in few:
+            problem = one.workload.problem()
+            timed = [choose(problem, H200, ("tuned", row.config, 1)).us for row in both]
+            lost += one.us[names[int(np.argmin(timed))]] > min(one.us.values())
+            (times,) = time_candidates(problem, H200, [KERNEL])
+            guessed += times.columns.rows[int(times.us.argmin())].name not in names
+        return lost / len(few), guessed / len(few)
+
+    monkeypatch.setattr("dxgemm.tuning.amend.ANCHORS", 20)
+    before = losses(observed[1::2])
+    amend_table(tmp_path, observed[::2], H200)
+    (of_another,) = read_table(tmp_path).corrections["float64"].values()
+    assert of_another.tolist() == list(range(len(FEATURES)))
+    seen, unseen = losses(observed[::2]), losses(observed[1::2])
+    assert seen[0] < before[0] / 2 and unseen[0] < 0.7 * before[0]
+    assert max(seen[1], unseen[1]) < 0.8 * before[1]
+    with pytest.warns(RuntimeWarning), pytest.raises(errors.SettingError, match="to amend"):
+        amend_table(tmp_path / "none", observed, H200)
 
 
 # The command.

@@ -279,14 +279,21 @@ def write_table(
     ]
     header = ",".join(["dtype", "kernel", "config", *SPEED_NAMES, "measurements"])
     _write(folder / "speeds.csv", [header, *lines])
+    write_corrections(folder, corrections)
+    text = json.dumps({"version": VERSION, **asdict(chip), **about}, indent=1)
+    _write(folder / "chip.json", [text])
+
+
+def write_corrections(
+    folder: Path, corrections: Mapping[tuple[str, str], tuple[np.ndarray, int]]
+) -> None:
+    """Write a table's corrections, which `write_table` takes, into its folder."""
     lines = [
         ",".join([*key, *(f"{weight:.4f}" for weight in weights), str(count)])
         for key, (weights, count) in sorted(corrections.items())
     ]
     header = ",".join(["dtype", "candidate", *FEATURES, "measurements"])
     _write(folder / "corrections.csv", [header, *lines])
-    text = json.dumps({"version": VERSION, **asdict(chip), **about}, indent=1)
-    _write(folder / "chip.json", [text])
     forget_tables()
 
 

@@ -61,6 +61,7 @@ UNPROVEN = 0.03
 MOST_LEFT, PENALTY = 0.6, 32.0
 # Time over the best one's, less 1, of a measurement that counts half: found in the same way.
 BEHIND = 0.4
+NO_WEIGHTS = np.zeros(len(FEATURES))
 
 
 @dataclass(frozen=True)
@@ -185,7 +186,7 @@ def fit_dtype(
     own = candidate_features(plan)
     likely = another.corrections.get(dtype, {}) if another else {}
     corrections = {row.name: (likely[row.name], 0) for row in rows if row.name in likely}
-    rest, none = left.copy(), np.zeros(len(FEATURES))
+    rest = left.copy()
     behind = us / np.fmin.reduce(us, axis=1, keepdims=True) - 1
     counts = 1 / (1 + (behind / BEHIND) ** 2)
 
@@ -204,7 +205,7 @@ def fit_dtype(
     alike: dict[str, np.ndarray] = {}
     for places in places_of.values():
         features, where = features_of(places)
-        weights = _ridge(features, left[where], counts[where])
+        weights = ridge(features, left[where], counts[where])
         alike |= {rows[place].name: weights for place in places}
     corrections |= {name: (weights, 0) for name, weights in alike.items() if name not in likely}
     for column, row in enumerate(rows):
@@ -212,9 +213,9 @@ def fit_dtype(
         count = int(known_ones.sum())
         if count >= FEWEST:
             features, _ = features_of([column])
-            begin = likely.get(row.name, alike.get(row.name, none))
+            begin = likely.get(row.name, alike.get(row.name, NO_WEIGHTS))
             goal = left[known_ones, column] - features @ begin
-            weights = begin + _ridge(features, goal, counts[known_ones, column])
+            weights = begin + ridge(features, goal, counts[known_ones, column])
             corrections[row.name] = weights, count
             rest[known_ones, column] -= features @ weights
         if row.name in alike and row.name not in likely:
@@ -224,13 +225,15 @@ def fit_dtype(
     return Fit(len(observed), speeds, corrections, _rms(left), _rms(rest))
 
 
-def _ridge(features: np.ndarray, left: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def ridge(
+    features: np.ndarray, left: np.ndarray, counts: np.ndarray, penalty: float = PENALTY
+) -> np.ndarray:
     """Fit weights of features to the residuals of the model by ridge regression.
 
     Residuals of candidates that are near the best one count more: these decide.
     """
     counted = features.T * counts
-    squares = counted @ features + PENALTY * np.eye(features.shape[1])
+    squares = counted @ features + penalty * np.eye(features.shape[1])
     weights: np.ndarray = np.linalg.solve(squares, counted @ left.clip(-MOST_LEFT, MOST_LEFT))
     return weights
 
