@@ -17,19 +17,19 @@ from dxgemm.choice.columns import Columns
 from dxgemm.choice.legality import is_sliceable, legal_kernels
 from dxgemm.choice.model import predict, schedule
 from dxgemm.choice.problem_facts import ProblemFacts
-from dxgemm.choice.residual import MOST, candidate_features, problem_features
+from dxgemm.choice.residual import MOST, candidate_features
 from dxgemm.choice.selection import MEASURED_AS, all_rows, speed_of
 from dxgemm.choice.tables import PROBLEM_FEATURES, Table, read_table, write_corrections
 from dxgemm.errors import SettingError
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.tuning.fit import NO_WEIGHTS, ridge
+from dxgemm.tuning.fit import NO_WEIGHTS, closeness, features_of_problems, ridge, times_of
 from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.workloads import random_workloads
 
 # Penalty of the square by which a weight differs from the table's; weight of the guess that a
 # problem's times are off by nothing in common; both found by leaving problems out.
 PENALTY, IN_COMMON = 4.0, 0.3
-BEHIND = 0.2  # as in a fit
+BEHIND = 0.2  # as a fit has it, but for choices: what is far from the best one tells less
 # What a candidate that was not measured takes more than the best one that was; of its logarithm.
 HELD = 0.05
 # Loss above which a choice counts as wrong, of the same logarithm; how much more it counts then.
@@ -88,18 +88,18 @@ def amend_dtype(
     speeds = [speed_of(row, dtype, known) for row in rows]
     plan = schedule(Columns.of(rows, speeds, dtype, device), facts)
     predicted = np.log(predict(facts, plan)).clip(max=NEVER)
-    times = [[one.us.get(row.name, np.nan) for row in rows] for one in observed]
-    measured = np.where(predicted < NEVER, np.log(times), np.nan)
-    is_measured, best = np.isfinite(measured), np.fmin.reduce(measured, axis=1, keepdims=True)
-    counts = np.where(is_measured, 1 / (1 + (np.expm1(measured - best) / BEHIND) ** 2), 0.0)
+    us = np.where(predicted < NEVER, times_of(observed, rows), np.nan)
+    measured, is_measured = np.log(us), np.isfinite(us)
+    best = np.fmin.reduce(measured, axis=1, keepdims=True)
+    counts = np.where(is_measured, closeness(us, BEHIND), 0.0)
     is_legal = np.zeros(counts.shape, bool)
     for place, problem in enumerate(problems):
         kernels, may_slice = legal_kernels(problem, device), is_sliceable(problem)
         is_legal[place] = [x.implementation in kernels and (may_slice or not x.fill) for x in rows]
     old = known.corrections.get(dtype, {})
     begin = np.array([old.get(row.name, NO_WEIGHTS) for row in rows])
-    shared = np.array([problem_features(ProblemFacts.of(problem)) for problem in problems])
-    own, weights = candidate_features(plan), begin.copy()
+    shared, own = features_of_problems(observed), candidate_features(plan)
+    weights = begin.copy()
 
     def corrected() -> np.ndarray:
         of_problem, of_plan = np.split(weights, [len(PROBLEM_FEATURES)], axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +131,24 @@ def fit_table(
     return fits
 
 
+def times_of(observed: Sequence[Observation], rows: Sequence[Row]) -> np.ndarray:
+    """Times, a row per observation and a column per candidate; NaN where none was measured."""
+    times = [[one.us.get(row.name, np.nan) for row in rows] for one in observed]
+    return np.array(times, float).reshape(len(observed), len(rows))
+
+
+def features_of_problems(observed: Sequence[Observation]) -> np.ndarray:
+    """`problem_features` of what was measured, a row per observation."""
+    problems = [one.workload.problem() for one in observed]
+    return np.array([problem_features(ProblemFacts.of(problem)) for problem in problems])
+
+
+def closeness(us: np.ndarray, behind: float) -> np.ndarray:
+    """What times count: 1 for a problem's least, half of it where so much longer."""
+    least_us = np.fmin.reduce(us, axis=1, keepdims=True)
+    return 1 / (1 + ((us / least_us - 1) / behind) ** 2)
+
+
 def fit_dtype(
     dtype: str,
     observations: Iterable[Observation],
@@ -153,9 +171,7 @@ def fit_dtype(
     observed = list(observations)
     facts = ProblemFacts.of_all([observation.workload.problem() for observation in observed])
     rows = all_rows(dtype, device)
-    us = np.full((len(observed), len(rows)), np.nan)
-    for column, row in enumerate(rows):
-        us[:, column] = [observation.us.get(row.name, np.nan) for observation in observed]
+    us = times_of(observed, rows)
     rows_of: dict[Any, list[int]] = defaultdict(list)
     for column, row in enumerate(rows):
         rows_of[row.implementation.name, row.config].append(column)
@@ -180,15 +196,11 @@ def fit_dtype(
     plan = schedule(columns, facts)
     left = np.log(us / predict(facts, plan))
     left[~np.isfinite(left)] = np.nan
-    shared = np.array(
-        [problem_features(ProblemFacts.of(one.workload.problem())) for one in observed]
-    )
-    own = candidate_features(plan)
+    shared, own = features_of_problems(observed), candidate_features(plan)
     likely = another.corrections.get(dtype, {}) if another else {}
     corrections = {row.name: (likely[row.name], 0) for row in rows if row.name in likely}
     rest = left.copy()
-    behind = us / np.fmin.reduce(us, axis=1, keepdims=True) - 1
-    counts = 1 / (1 + (behind / BEHIND) ** 2)
+    counts = closeness(us, BEHIND)
 
     def features_of(places: list[int]) -> tuple[np.ndarray, tuple[Any, Any]]:
         """Features of what is known of some candidates, and where that is."""
